@@ -106,6 +106,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private String lookupProblem = '', storeProblem = ''   // what is wrong with the places of dedupLookup and dedupStore
     private String nameTaken = ''                      // why the server does not take the crawl: it knows the name
     private String stranger = ''                       // why the crawl has not begun: there is no dedupindex
+    private String notBegunBecause = ''                // the reason of the last attempt to begin the crawl
     private volatile Refusal refusals                  // of the index, of captures that were reported
 
     private final List<Processor> ours = new ArrayList<Processor>()   // of the chains
@@ -455,11 +456,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             try {
                 String answer = post('/crawls', fields.text(), FORM)
                 if (answer == null || !answer.startsWith('{')) throw new Stranger('POST /crawls was answered ' + (answer == null ? '204' : '200 ' + line(answer)))
-            } catch (Refused e) {
-                if (e.status == 409) nameTaken = e.message
-                throw e
-            } catch (Stranger e) {
-                stranger = 'there is no dedupindex at ' + server + ': set "server" in dedup-beans.xml to the address that bin/serve prints'
+            } catch (Exception e) {
+                if (e instanceof Refused && ((Refused) e).status == 409) nameTaken = e.message
+                if (e instanceof Stranger) stranger = 'there is no dedupindex at ' + server + ': set "server" in dedup-beans.xml to the address that bin/serve prints'
+                // A crawl that is being stopped interrupts requests: that is no reason of the server.
+                if (!Thread.currentThread().isInterrupted()) notBegunBecause = problemOf(e)
                 throw e
             }
             begun = true
@@ -519,6 +520,14 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         unanswered(consequence, e)
     }
 
+    /** Why a crawl could not be begun, as the end of a sentence. */
+    private String problemOf(Exception e) {
+        if (e instanceof Forbidden) return 'the server ' + tokenProblem((Forbidden) e)
+        if (e instanceof Stranger) return stranger
+        if (e instanceof Refused) return 'the server refused it: ' + e.message
+        return 'the server did not answer as it should: ' + e
+    }
+
     /** The pause grows with the outage, but not as long as nobody listens: such a probe costs nothing. */
     private synchronized void unanswered(String consequence, Exception e) {
         long now = milliseconds()
@@ -526,7 +535,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             since = now
             if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem((Forbidden) e) + ': ' + server + ': ' + e.message)
             else if (!stranger.isEmpty() && e instanceof Stranger) log(Level.SEVERE, consequence + '; all is stored, because ' + stranger + ': ' + e.message)
-            else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. ' + meanwhile(e) + ': ' + server + ': ' + e)
+            else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. ' + meanwhile() + ': ' + server + ': ' + e)
         }
         failures = failures + 1
         long pause = e instanceof ConnectException ? SHORTEST : Math.max(SHORTEST, (now - since).intdiv(SHARE).longValue())
@@ -534,10 +543,10 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /** What is looked up until the server answers. */
-    private String meanwhile(Exception e) {
+    private String meanwhile() {
         if (quiet == 0L) return 'It goes on looking every response up'
-        String often = e instanceof ConnectException ? 'every second while connections are refused' : 'again after 1 to ' + quiet.intdiv(1000) + ' s'
-        return 'After ' + FAILURES + ' failures in a row it looks nothing up until the server answers, which it is asked ' + often
+        return 'After ' + FAILURES + ' failures in a row it looks nothing up until the server answers, which it is asked ' +
+            'every second while connections are refused, else after 1 to ' + quiet.intdiv(1000) + ' s'
     }
 
     /**
@@ -806,7 +815,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private void notBegun(String missed) {
         String subject = 'crawl ' + crawl + ' was never begun at ' + server
         if (nameTaken) log(Level.SEVERE, 'this launch could not begin the crawl ' + crawl + ', as there is one of this name: ' + nameTaken + missed + later())
-        else if (missed) log(Level.SEVERE, subject + (stranger.isEmpty() ? '' : ', because ' + stranger) + missed + later())
+        else if (missed) log(Level.SEVERE, subject + (notBegunBecause.isEmpty() ? '' : ', because ' + notBegunBecause) + missed + later())
         else if (lookupProblem) log(Level.WARNING, subject + ', because ' + lookupProblem + later())
         else if (leftOut.get() > 0L) {
             log(Level.INFO, subject + ', because nothing was to be looked up: shouldProcessRule of dedupLookup in dedup-beans.xml leaves out ' +
@@ -872,7 +881,7 @@ class DedupSettings {
         for (String name : given.stringPropertyNames()) if (!DEFAULTS.containsKey(name)) problems.add('there is no setting ' + name + '; ' + meant(name))
         checkServer()
         // Not shown: the log is for more people than the file.
-        if (!text('token').matches('[!-~]*')) problems.add('token takes what bin/token printed: letters and digits, without spaces')
+        if (!text('token').matches('[!-~]*')) problems.add('token takes what bin/token printed: ASCII letters, digits, _ and -, without spaces')
         checkWord('searchStrategy', text('searchStrategy').toUpperCase(Locale.ROOT), STRATEGIES)
         check('maxAge', text('maxAge').matches('([0-9]{1,12}[smhdy]?)?'), 'a number and one of s m h d y, such as 12h, 30d or 2y, or nothing for any age')
         checkWord('seenBy', text('seenBy'), 'own all')

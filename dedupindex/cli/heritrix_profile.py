@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,7 +20,7 @@ from pathlib import Path
 from ssl import SSLCertVerificationError
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 from xml.sax.saxutils import escape
 
 import click
@@ -39,9 +40,11 @@ CLASSES = "dedup-classes"
 COMPILING = 120  # seconds at most; it takes two
 _WAITING = 2  # seconds at most, for a server to connect and to answer
 _LONGEST = 1 << 20  # bytes of an answer that are read
+PROFILE_NAME = "crawler-beans.cxml"
 PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
 _MADE = "; the job is made all the same"
+_SILENT = "does not say what its index has"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
 _HIGHEST_PORT = 65_535
 _SERVER = re.compile(
@@ -70,7 +73,19 @@ class HeritrixJob:
 
 def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
     """Write the files of a job; raises `BadSource` for another Heritrix, `BadInput`."""
-    target = directory / "crawler-beans.cxml"
+    check_job(directory, job)
+    profile = configured(profile_of(heritrix), job)
+    beans, script = beans_for(job), script_for(heritrix)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / SCRIPT).write_text(script, "utf-8")
+    (directory / BEANS).touch(0o600)  # it may hold a token
+    (directory / BEANS).write_text(beans, "utf-8")
+    (directory / PROFILE_NAME).write_text(profile, "utf-8")
+
+
+def check_job(directory: Path, job: HeritrixJob) -> None:
+    """Raise `BadInput` for a directory that has a job, or settings that cannot be used."""
+    target = directory / PROFILE_NAME
     if target.exists():
         raise BadInput(f"{target} already exists; name a new directory")
     addresses = [("--contact", job.contact), ("--server", job.server)]
@@ -78,13 +93,6 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
         if not _ADDRESS.match(value):
             raise BadInput(f"{name} {value!r} is not a URL: it begins with http:// or https://")
     _check_settings(job)
-    profile = configured(profile_of(heritrix), job)
-    beans, script = beans_for(job), script_for(heritrix)
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / SCRIPT).write_text(script, "utf-8")
-    (directory / BEANS).touch(0o600)  # it may hold a token
-    (directory / BEANS).write_text(beans, "utf-8")
-    target.write_text(profile, "utf-8")
 
 
 def _check_settings(job: HeritrixJob) -> None:
@@ -96,8 +104,8 @@ def _check_settings(job: HeritrixJob) -> None:
         )
     if not re.fullmatch("[!-~]*", job.token):  # not shown: it is a secret
         raise BadInput(
-            "--token is none that bin/token printed: such a token has letters and digits without "
-            "accents, no spaces and no typographic marks; copy it again"
+            "--token is none that bin/token printed: such a token has ASCII letters, digits, _ "
+            "and -, no spaces; copy it again"
         )
     if job.namespace:
         check_crawl_name(job.namespace, "namespace")
@@ -246,6 +254,36 @@ def _edited(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
+def token_problem(job: HeritrixJob) -> str:
+    """Return why a server does not let a job's token write to its crawls; "" if it does.
+
+    Also "" if the server does not say. It writes nothing, and begins no crawl.
+    """
+    try:
+        with closing(_connected(job.server)) as connection:
+            status, content = _send(connection, job, *_write_request(job))
+    except (OSError, HTTPException, ValueError):
+        return ""
+    problem = content.get("error")
+    if status not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return ""
+    return printable(str(problem.get("message"))) if isinstance(problem, dict) else ""
+
+
+def _write_request(job: HeritrixJob) -> tuple[str, str, str]:
+    """Return path, body and type of a request that needs the right to write, and writes nothing.
+
+    Its crawl is named as that of a launch now.
+    """
+    launch = time.strftime("%Y%m%d%H%M%S", time.gmtime())
+    crawl = re.sub(r"[^A-Za-z0-9._-]", "_", f"{job.name}-{launch}")
+    if not job.namespace:
+        return f"/captures?crawl={crawl}", "", "application/x-ndjson"  # no captures
+    # Only the beginning of a crawl names its namespace; this one has a setting that is refused.
+    form = {"name": crawl, "namespace": job.namespace, "seen_by": "nobody"}
+    return "/crawls", urlencode(form), "application/x-www-form-urlencoded"
+
+
 class _ServedIndex(NamedTuple):
     """What a server says of its index."""
 
@@ -277,7 +315,7 @@ class _ServedIndex(NamedTuple):
         problem = content.get("error")
         if isinstance(problem, dict) and "message" in problem:
             reason = printable(str(problem["message"]))
-            return None, f"{named} does not say what its index has ({reason}){_MADE}"
+            return None, f"{named} {_SILENT} ({reason}){_MADE}"
         return None, (
             f"{named} is no dedupindex: it answers GET /stats with status {status}{_MADE}: set "
             f"server in its {BEANS} to the address that bin/serve prints"
@@ -303,8 +341,25 @@ def _get(
     connection: HTTPConnection, server: str, path: str, token: str
 ) -> tuple[int, dict[str, Any]]:
     """Return the status of an answer, and the object in it, {} if there is none."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    connection.request("GET", urlsplit(server).path.rstrip("/") + path, headers=headers)
+    connection.request("GET", urlsplit(server).path.rstrip("/") + path, headers=_sent(token))
+    return _answer(connection)
+
+
+def _send(
+    connection: HTTPConnection, job: HeritrixJob, path: str, body: str, kind: str
+) -> tuple[int, dict[str, Any]]:
+    """Post a body; return the status of the answer, and the object in it as `_get` does."""
+    headers = {**_sent(job.token), "Content-Type": kind}
+    where = urlsplit(job.server).path.rstrip("/") + path
+    connection.request("POST", where, body.encode(), headers)
+    return _answer(connection)
+
+
+def _sent(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _answer(connection: HTTPConnection) -> tuple[int, dict[str, Any]]:
     with connection.getresponse() as answer:
         data = answer.read(_LONGEST)
     try:
@@ -379,13 +434,29 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
             f"{printable(name)!r} has spaces: Heritrix's start script takes its parts for several "
             "words; name another directory"
         )
-    make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))
+    settings = HeritrixJob(name=name, delay=not no_delay, **chosen)
+    check_job(job, settings)
+    served, problem = _ServedIndex.asked(settings.server, settings.token)
+    is_ours = served is not None or _SILENT in problem
+    refused = token_problem(settings) if is_ours else ""
+    if refused and settings.token:
+        raise BadInput(
+            f"the server {printable(settings.server)} does not let --token write to crawls of "
+            f"this job: {refused}. No job was made: give the token that bin/token printed for it, "
+            "or name another directory, which names the crawls"
+        )
+    make_job(heritrix, job, settings)
     not_compiled = compile_script(heritrix, job)
     if not_compiled:
         say(f"the script was not compiled: {not_compiled}; Heritrix compiles it for each launch")
-    served, problem = _ServedIndex.asked(chosen["server"], chosen["token"])
     if problem:
         say(problem)
+    if refused:
+        say(
+            f"the server {printable(settings.server)} wants a token ({refused}){_MADE}, and would "
+            f"store everything: set token in its {BEANS} to one of bin/token that may write to its "
+            "crawls"
+        )
     place = printable(str(job))
     jobs = shlex.quote(printable(str(job.resolve().parent)))
     start = shlex.quote(printable(str(heritrix / "bin/foreground_heritrix")))

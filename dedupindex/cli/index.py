@@ -44,7 +44,7 @@ from dedupindex.index.identity import (
 from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_options
 from dedupindex.runtime.tables import names_text, printable, singular
 from dedupindex.sources import KINDS
-from dedupindex.sources.discover import NO_ZSTD
+from dedupindex.sources.discover import NO_ZSTD, unfinished_hint
 from dedupindex.sources.source import REMARKS
 
 _OUTCOMES = {
@@ -412,6 +412,8 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
     if built.skipped:
         yield f"  files skipped, not of a known kind: {built.skipped:,}"
         yield from file_lines(built.skipped_files, built.skipped)
+        if hint := unfinished_hint(built.skipped_files):
+            yield f"  {hint}"
     if tally.known or any(outcomes.values()):
         yield f"next: bin/serve {index}    or: bin/index --stats {index}"
     elif refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -23,6 +23,7 @@ from dedupindex.crawls import crawl_report
 from dedupindex.crawls.compare_crawls import ORDERS as COMPARED
 from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
+from dedupindex.crawls.store import suggestion
 from dedupindex.crawls.stores import crawl_names, open_store
 from dedupindex.errors import BadSource, Damaged, DedupError, UnknownCrawl
 from dedupindex.index import open_index
@@ -219,14 +220,15 @@ def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **opti
         facts = index_facts(engine.identity.settings, view.counts().captures)
     store = open_store(index)
     if store is None:
-        none = UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
-        raise _without_lookups(index, crawl, none)
+        raise _without_lookups(index, crawl)
     request = ReportRequest(options["by"] or "", options["limit"], options["order"])
-    with closing(store), store.reading() as reading:
-        try:
-            known = reading.crawl_or_suggest(crawl)
-        except UnknownCrawl as error:
-            raise _without_lookups(index, crawl, error) from error
+    with ExitStack() as stack:
+        stack.enter_context(closing(store))
+        reading = stack.enter_context(store.reading())
+        known = reading.crawl_named(crawl)
+        if known is None:
+            stack.close()
+            raise _without_lookups(index, crawl)
         if html is not None:
             found = crawl_report.report(reading, known, request, facts)
             html_page.save(html, crawl_report.written(found, "html"))
@@ -236,11 +238,13 @@ def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **opti
     return 0
 
 
-def _without_lookups(index: Path, crawl: str, otherwise: UnknownCrawl) -> UnknownCrawl:
+def _without_lookups(index: Path, crawl: str) -> UnknownCrawl:
     """Return the error for a crawl that made no lookups: its files may be indexed all the same."""
-    with closing(open_index(index)) as engine, engine.view() as view:
-        if not crawl or all(place.crawl != crawl for _, place in view.places()):
-            return otherwise
+    names = sorted(crawl_names(index) - {""}, reverse=True)
+    if not names:
+        return UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
+    if crawl not in names:
+        return UnknownCrawl(suggestion(crawl, names))
     return UnknownCrawl(
         f"crawl {crawl[:200]!r} is known from its WARCs only: it made no lookups that could be "
         "reported; --compare NAME compares it with another crawl"

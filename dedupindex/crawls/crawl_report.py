@@ -5,6 +5,7 @@ The fields are those of the Processors Report of Heritrix's DeDuplicator, and mo
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -45,15 +46,15 @@ _UNSAID = "not known (the crawler did not say)"
 _COUNTS = (  # of a crawl, a strategy or a group
     ReportColumn("lookups", "looked up"),
     *DUPLICATES,
-    ReportColumn("stored", "stored"),
-    ReportColumn("stored_bytes", "payload stored", Unit.BYTES),
+    ReportColumn("stored", "reported"),
+    ReportColumn("stored_bytes", "payload reported", Unit.BYTES),
     *FOUND_BY_CRAWL,
     *hidden(
         ReportColumn("handled_bytes", f"payload of {HANDLED_BY_CRAWL}", Unit.BYTES),
         ReportColumn("listed", "listed by URL only"),
         ReportColumn("errors", "lookups that the server answered with an error"),
         ReportColumn("unsized", "hits of unknown size"),
-        ReportColumn("stored_unsized", "stored, of unknown size"),
+        ReportColumn("stored_unsized", "reported, of unknown size"),
         ReportColumn("stated_bytes", "bytes as the crawler counts", Unit.BYTES),
         ReportColumn("duplicate_stated_bytes", "duplicates as the crawler counts", Unit.BYTES),
         ReportColumn(
@@ -91,8 +92,8 @@ _TOTALS = Table(
 _FACTS = (
     *(ReportColumn(name, name, Unit.TEXT) for name in ("state", "begun", "ended", "exit")),
     *(column for column in _COUNTS if column.name not in ("stored", "stored_bytes")),
-    ReportColumn("captures", "captures stored"),
-    ReportColumn("bytes", "payload stored", Unit.BYTES),
+    ReportColumn("captures", "captures reported as stored"),
+    ReportColumn("bytes", "payload reported as stored", Unit.BYTES),
     ReportColumn("refused", "reported but refused", Unit.TEXT),
     *_SELF_REPORT,
     ReportColumn("first_lookup", "first lookup", Unit.TEXT),
@@ -109,8 +110,8 @@ _MOST = {
     "lookups": "most lookups",
     "duplicates": "most duplicates",
     "duplicate_bytes": "most payload saved",
-    "stored": "most captures stored",
-    "stored_bytes": "most payload stored",
+    "stored": "most captures reported",
+    "stored_bytes": "most payload reported",
 }  # of `statistics.ORDERS`
 
 
@@ -230,17 +231,50 @@ def _ruled_out(head: dict[str, Any]) -> str:
 
 def left_out(head: dict[str, Any]) -> str:
     """Return a sentence on what the shares of a crawl leave out; "" if they have everything."""
-    if not _is_part(head) and not head["not_reported"]:
+    if not share_of(head):
         return ""
+    counts = (
+        (head["not_looked_up"], "stored in full without a lookup"),
+        (head["left_out_by_rule"], "left out by a rule of the crawler"),
+        (head["not_reported"], "not reported (shares of lookups include these)"),
+    )
+    found = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+    return f"Responses not in these shares: {found}. Their bytes are not known here."
+
+
+def how_to_learn(head: dict[str, Any]) -> str:
+    """Return how to learn what a crawl stored that was not reported; "" if nothing is missing."""
+    failed = head["not_looked_up"] or head["not_reported"]
+    if not failed or head["namespace"] or head["state"] == CrawlState.CANCELLED.value:
+        return ""
+    name = shlex.quote(printable(head.get("crawl") or head["name"]))
     return (
-        "Shares of lookups leave out what was not looked up, those of payload what was not "
-        "reported."
+        f"What the crawl stored and saved: bin/index --add --crawl {name} FILE... INDEX for its "
+        "WARCs, the same for those of an earlier crawl, then "
+        f"bin/report INDEX --crawl {name} --compare EARLIER"
     )
 
 
-def _is_part(head: dict[str, Any]) -> bool:
+def share_of(head: Mapping[str, Any]) -> str:
+    """Return of what the shares of a crawl, or a sum of crawls, are; "" if of all that they met.
+
+    What a crawler did not look up it does not report either, so its size is not known.
+    """
+    looked_up = "looked up" if _is_part(head) else ""
+    reported = "reported" if head.get("not_reported") else ""
+    known = " and ".join(filter(None, (looked_up, reported)))
+    return f"what was {known}" if known else ""
+
+
+def _is_part(head: Mapping[str, Any]) -> bool:
     """Return whether a crawl has stored something in full that it has not looked up."""
-    return bool(head["not_looked_up"] or head["left_out_by_rule"])
+    return bool(head.get("not_looked_up") or head.get("left_out_by_rule"))
+
+
+def payload_of(head: Mapping[str, Any]) -> str:
+    """Return whose payload the bytes of a crawl are."""
+    only = share_of(head)
+    return f"{HANDLED_BY_CRAWL} only" if only else HANDLED_BY_CRAWL
 
 
 def refused_text(refused: Mapping[str, int]) -> str:
@@ -289,11 +323,11 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         found = found._replace(order="lookups")
         rows = sorted(rows, key=lambda row: -row["lookups"])
     head, table = found.summary, found.table()
-    share = head["duplicate_bytes_percent"]
+    share, known = head["duplicate_bytes_percent"], share_of(head) or HANDLED_BY_CRAWL
     saved = (
         f"{share_text(head['duplicates_percent'])} of its lookups were duplicates"
         if share is None
-        else f"{share_text(share)} of the payload of {HANDLED_BY_CRAWL} was not stored again"
+        else f"{share_text(share)} of the payload of {known} was not stored again"
     )
     refused = refused_text(head["refused"])
     more = "".join(f"; {part}" for part in (_ruled_out(head), not_asked(head)) if part)
@@ -304,7 +338,9 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         if head["lookups"]
         else f"This crawl has looked nothing up{more}."
     )
-    stored = Figure("Stored", number(head["captures"]), f"{amount(head['bytes'])} of payload")
+    stored = Figure(
+        "Reported as stored", number(head["captures"]), f"{amount(head['bytes'])} of payload"
+    )
 
     def body() -> Iterator[str]:
         if head["warning"]:
@@ -321,8 +357,9 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from html_page.facts("In all", _FACTS, {**head, "refused": refused})
         yield from html_page.facts("The index", INDEX, head["index"])
 
-    sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}. {left_out(head)}".rstrip()
-    figures = [*saved_figures(head, "lookups", "stored", HANDLED_BY_CRAWL), stored]
+    sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
+    sizes = " ".join(filter(None, (sizes, left_out(head), how_to_learn(head))))
+    figures = [*saved_figures(head, "lookups", "reported", payload_of(head)), stored]
     return html_page.page(f"Crawl {head['crawl']}", headline, figures, body(), sizes)
 
 
@@ -350,19 +387,21 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         yield f"Warning:              {content['warning']}"
     yield f"Looked up:            {content['lookups']:,}"
     among = " of what was looked up" if _is_part(content) else ""
-    yield from duplicate_lines(content, HANDLED_BY_CRAWL, among)
+    known = f" of {only}" if (only := share_of(content)) else ""
+    yield from duplicate_lines(content, payload_of(content), among, known)
     if content["left_out_by_rule"]:
         rule = "stored in full: a rule of the crawler on media types or sizes (its own count)"
         yield f"  left out:           {content['left_out_by_rule']:,} more, {rule}"
     yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}"
     yield f"  not reported:       {_of_crawler(content['not_reported'], 'stored')}"
-    if sentence := left_out(content):
-        yield f"  {sentence}"
+    yield from (
+        f"  {sentence}" for sentence in (left_out(content), how_to_learn(content)) if sentence
+    )
     yield from _stated_lines(content)
-    yield from class_lines(content, "bytes stored")
+    yield from class_lines(content, "bytes reported")
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
-    yield f"Stored:               {content['captures']:,}, bytes: {bytes_text(content['bytes'])}"
+    yield f"Reported as stored:   {content['captures']:,}, bytes: {bytes_text(content['bytes'])}"
     if content["refused"]:
         none = "" if content["captures"] else "; nothing that it reported was stored"
         yield f"Reported but refused: {refused_text(content['refused'])}{none}"

@@ -37,7 +37,7 @@ PARTS = (
     ChartPart("new", "no original"),
 )
 """What a lookup found, in the order and with the colours of all pictures."""
-HANDLED_BY_CRAWL = "hits and stored captures"
+HANDLED_BY_CRAWL = "hits and reported captures"
 """Whose payload the bytes of a crawl are: lookups that found nothing state no size."""
 HEADINGS = {"mime": "media type", "status": "HTTP status"}
 DUPLICATES = (
@@ -181,18 +181,20 @@ def as_json(head: dict[str, Any], table: Table | None, groups: Iterable[Row]) ->
     yield "]}\n"
 
 
-def duplicate_lines(head: Row, handled: str = "", among: str = "") -> Iterator[str]:
+def duplicate_lines(
+    head: Row, handled: str = "", among: str = "", among_bytes: str = ""
+) -> Iterator[str]:
     """Yield the lines of hits and misses, with the names that pages have.
 
-    `handled` says whose bytes the total is, if not those of all that was looked up; `among`, of
-    what the share is, if that is not all.
+    `handled` says whose bytes the total is, if not those of all that was looked up; `among` and
+    `among_bytes`, of what the shares of captures and of bytes are, if that is not all.
     """
     found = share_text(head["duplicates_percent"])
     yield f"Duplicates:           {head['duplicates']:,} ({found}{among})"
     of_what = f", of {handled}" if handled and head["handled_bytes"] is not None else ""
     yield f"Payload:              {bytes_text(head['handled_bytes'])}{of_what}"
     share = head["duplicate_bytes_percent"]
-    percent = "" if share is None else f", {share_text(share)}"
+    percent = "" if share is None else f", {share_text(share)}{among_bytes}"
     yield f"Payload saved:        {bytes_text(head['duplicate_bytes'])}{percent}"
 
 

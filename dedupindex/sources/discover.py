@@ -62,6 +62,18 @@ _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in
 _NO_RECORD = "is named like an archive and does not begin with a record: its beginning is damaged"
 _INDEX = ("index.json", b'"canonicaliser"')  # a file of our indexes, and what it contains
 _NAMED = 1000  # skipped files
+_UNFINISHED = ".open"  # what Heritrix and warcprox add to the name of a file while they write it
+
+
+def unfinished_hint(skipped: Sequence[str]) -> str:
+    """Return what to do about skipped files that a crawler is writing, "" if there are none."""
+    names = (path.removesuffix(_UNFINISHED) for path in skipped if path.endswith(_UNFINISHED))
+    count = sum(bool(_ARCHIVE.search(name)) for name in names)
+    if not count:
+        return ""
+    which = "1 ends in .open: its" if count == 1 else f"{count:,} end in .open: their"
+    it = "it" if count == 1 else "them"
+    return f"{which} crawler has not closed {it}; once it has ended, rename {it} without .open"
 
 
 @dataclass
@@ -87,7 +99,9 @@ class Expanded:
         if self.paths or self.problems:
             return
         files = "1 file" if self.skipped == 1 else f"{self.skipped:,} files"
-        passed = f" ({files} of no known kind passed over)" if self.skipped else ""
+        hint = unfinished_hint(self.skipped_files)
+        more = f"; {hint}" if hint else ""
+        passed = f" ({files} of no known kind passed over{more})" if self.skipped else ""
         raise BadSource(
             f"nothing to {purpose} in {', '.join(sources)}: no WARC, ARC, WACZ, CDX, CDXJ, "
             f"Parquet table or crawl log was found{passed}"

@@ -18,12 +18,13 @@ from flask import Response, request
 from dedupindex.digest_filter import CHECKSUM, PIECE, manifest_json
 from dedupindex.index.filter_store import FilterStore
 from server.api.request_fields import read_parameters
-from server.responses import RequestError
+from server.responses import RequestError, error_reply, response_of
 from server.routes import Route
 from server.services import Handlers, Services
 
 _ID = re.compile(rf"[0-9a-f]{{{2 * CHECKSUM}}}")
 _READ = 1 << 18  # bytes
+_NONE = "the index has no current digest filter; bin/index --digest-filter makes one"
 PIECES = {
     "piece": {
         "type": "integer",
@@ -46,11 +47,8 @@ class FilterRoutes(Handlers):
         """The parts of the filter of all digests."""
         self._access.may_read(request.environ)
         parts = self._live.opened().engine.filter_parts()
-        if parts is None:
-            raise RequestError(
-                "no_filter",
-                "the index has no current digest filter; bin/index --digest-filter makes one",
-            )
+        if parts is None:  # the answer to the question whether there is one: no error to count
+            return response_of(error_reply("no_filter", _NONE))
         body = orjson.dumps(manifest_json(parts))
         response = Response(body, content_type="application/json")
         response.set_etag(sha256(body).hexdigest()[:32])

@@ -11,11 +11,11 @@ from flask import render_template, request
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
-from dedupindex.crawls.crawl_report import date, group_table
+from dedupindex.crawls.crawl_report import date, group_table, payload_of
 from dedupindex.crawls.statistics_keys import LONGEST, StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery
-from dedupindex.lookup.savings_report import HANDLED_BY_CRAWL, share_of_handled
+from dedupindex.lookup.savings_report import share_of_handled
 from dedupindex.runtime.charts import bar
 from server.api.crawls import crawl_row, crawl_rows
 from server.auth import NamespaceAccess
@@ -28,7 +28,7 @@ ORDERS = {
     "lookups": "lookups",
     "duplicates": "duplicates",
     "duplicate_bytes": "payload saved",
-    "stored_bytes": "payload stored",
+    "stored_bytes": "payload reported",
 }
 _ROWS = 50  # of the largest
 _LOOKED_THROUGH = 1000  # crawls, for the one before
@@ -63,14 +63,15 @@ class CrawlPages(Handlers):
             rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)
             earlier = _earlier(reading, known, visible)
         most = max((row.lookups for _, row in rows), default=0)
+        shown = crawl_row(self._live, name)
         return render_template(
             "crawl.html",
-            crawl=crawl_row(self._live, name),
+            crawl=shown,
             brief=brief,
             earlier=earlier,
             now=date(int(time.time())),
             times=times,
-            share_saved=share_of_handled(total.as_json(), HANDLED_BY_CRAWL),
+            share_saved=share_of_handled(total.as_json(), payload_of(shown)),
             index=None if brief else self._live.index_facts(),
             by=by,
             order=order,

@@ -9,7 +9,7 @@ from flask.sansio.app import App
 from jinja2 import StrictUndefined
 from markupsafe import Markup, escape
 
-from dedupindex.crawls.crawl_report import left_out, not_asked, refused_text
+from dedupindex.crawls.crawl_report import how_to_learn, left_out, not_asked, refused_text, share_of
 from dedupindex.runtime.report_table import exact_percent, share_text
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
@@ -39,6 +39,8 @@ def configure_templates(app: App) -> None:
         unit=unit,
         not_asked=not_asked,
         left_out=left_out,
+        how_to_learn=how_to_learn,
+        share_of=share_of,
         refused_text=refused_text,
     )
 

@@ -15,6 +15,7 @@ from flask import render_template, request
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import CrawlState
+from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
@@ -68,11 +69,18 @@ class Overview(Handlers):
             known = [crawl for crawl in snapshot.known.crawls if visible.sees(crawl)]
             kept = [crawl for crawl in known if crawl.kept]
             states = Counter(crawl.state for crawl in known)
-            total = StatisticsRow()
+            total, missing = StatisticsRow(), dict[str, int]()
             if snapshot.reading is not None:
                 latest = kept[-_SUMMED:]
                 ready = snapshot.reading.with_statistics(latest)
-                total = StatisticsRow.sum_of(statistics.total(ready, crawl) for crawl in latest)
+                reports = [self_report_of(ready, crawl) for crawl in latest]
+                pairs = zip(latest, reports, strict=True)
+                total = StatisticsRow.sum_of(statistics.total(ready, *pair) for pair in pairs)
+                for report in reports:  # of what the share is, see `share_of`
+                    missing = {
+                        name: missing.get(name, 0) + (count or 0)
+                        for name, count in report._asdict().items()
+                    }
         return render_template(
             "overview.html",
             index=self._live.index.name,
@@ -86,7 +94,7 @@ class Overview(Handlers):
             crawls=crawl_rows(self._live, _CRAWLS, sees=visible.sees),
             open=states[CrawlState.OPEN],
             all_crawls=states.total(),
-            saved=total.as_json(),
+            saved={**total.as_json(), **missing},
             summed=_SUMMED if len(kept) > _SUMMED else 0,
             **self._lookups(),
         )

@@ -298,18 +298,21 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
     assert of_kind(records, "revisit") == []
     assert crawl.report_number("duplicate-by-hash URIs") == 0
     alerts = crawl.alerts()
-    assert alerts.count("Connection refused") == 1  # not one for each URI
+    assert alerts.count("Connection refused") == 2  # not one for each URI, and the last line
     asked = len(site.payloads()) + 1  # and a response 203
-    assert (
-        f"was never begun at http://127.0.0.1:{port}; not looked up {asked}; index the WA" in alerts
-    )
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
+    never = (
+        f"was never begun at http://127.0.0.1:{port}, because the server did not answer as it "
+        "should: "
+    )
+    last = ours[-1].partition(never)[2]
+    assert "Connection refused" in last and f"; not looked up {asked}; index the WARCs" in last
     assert f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)" in ours[-1]
     after = (
         "; the crawl goes on, and stores in full what it cannot look up. After 5 failures in a row"
     )
     assert f"not looked up{after} it looks nothing up until the server answers, which" in alerts
-    assert "which it is asked every second while connections are refused: http" in alerts
+    assert "every second while connections are refused, else after 1 to 30 s: http" in alerts
     assert all(" dedupindex.DedupClient.log() dedup: " in line for line in ours)
     shutil.copytree(crawl.launch / "warcs", tmp_path / "old")
     assert proved(tmp_path / "old", tmp_path) == 3  # two logos, a report
@@ -364,7 +367,8 @@ def test_a_crawl_without_its_token_says_what_to_set(
     other = dedupindex("token", index, "--add", "other", "--crawls", "weekly-*")[0].strip()
     with serving(index) as server:
         url = f"http://127.0.0.1:{server.port}"
-        crawl = heritrix.run(heritrix.make("wrong", site, url, "--token", other))
+        # bin/heritrix-profile would refuse it.
+        crawl = heritrix.run(with_settings(heritrix.make("wrong", site, url), {"token": other}))
     assert "does not let the token write to the crawl wrong-" in crawl.alerts()
     advice = (
         '; set "token" in dedup-beans.xml to one of bin/token that may, or if the token is the '
@@ -389,24 +393,27 @@ def one_page() -> Site:
 
 
 @pytest.mark.parametrize(
-    ("options", "says", "not_said"),
+    ("token", "says", "not_said"),
     [
-        ((), 'wants a token for the crawl {name}; set "token"', "metadata.jobName"),
-        (("--token", "wrong"), "not know the token of the crawl {name}; set", "metadata.jobName"),
-        (("--token", "{reader}"), "let the token write; set", "metadata.jobName"),
+        ("", 'wants a token for the crawl {name}; set "token"', "metadata.jobName"),
+        ("wrong", "not know the token of the crawl {name}; set", "metadata.jobName"),
+        ("{reader}", "let the token write; set", "metadata.jobName"),
     ],
 )
 def test_each_refusal_of_a_token_has_its_advice(
-    heritrix: Heritrix, tmp_path: Path, options: tuple[str, ...], says: str, not_said: str
+    heritrix: Heritrix, tmp_path: Path, token: str, says: str, not_said: str
 ) -> None:
     index = empty_index(tmp_path)
     reader = dedupindex("token", index, "--add", "r", "--role", "read")[0].strip()
     with closing(one_page()) as site, serving(index) as server:
         url = f"http://127.0.0.1:{server.port}"
-        words = [word.format(reader=reader) for word in options]
-        crawl = heritrix.run(heritrix.make(f"refused-{len(says)}", site, url, *words))
+        job = heritrix.make(f"refused-{len(says)}", site, url)
+        crawl = heritrix.run(with_settings(job, {"token": token.format(reader=reader)}))
     assert says.format(name=crawl.name) in crawl.alerts()
     assert not_said not in crawl.alerts()
+    ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
+    last = ours[-1].partition(f"crawl {crawl.name} was never begun at {url}, because the server ")
+    assert says.format(name=crawl.name) in last[2] and "; not looked up 1; index the" in last[2]
 
 
 def test_a_crawl_with_nothing_to_look_up_is_no_alert(heritrix: Heritrix, tmp_path: Path) -> None:
@@ -509,7 +516,10 @@ def test_a_processor_in_the_wrong_place_is_named_at_launch(
 
 WRONG = {  # by setting: what is written, and what the message says of it
     "server": ("", 'takes the address of bin/serve, such as http://127.0.0.1:8484, not ""'),
-    "token": ("töken", "takes what bin/token printed: letters and digits, without spaces;"),
+    "token": (
+        "töken",
+        "takes what bin/token printed: ASCII letters, digits, _ and -, without spaces;",
+    ),
     "searchStrategy": ("ANY", "takes DIGEST_ANY, EXACT_URL, CANONICAL_URL, "),
     "maxAge": ("30days", "takes a number and one of s m h d y, such as 12h, 30d or 2y, or nothing"),
     "seenBy": ("everybody", 'takes own or all, not "everybody"'),
@@ -538,6 +548,8 @@ def not_launched(heritrix: Heritrix, job: Path) -> str:
     with heritrix.running(job) as (process, _):
         output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1 and not (job / "latest").exists()
+    ours, _, after = output.partition("Can't launch problem configuration")
+    assert f"Failed to launch job: {job.name}" in after and "Can't create bean" in ours
     log = (job / "job.log").read_text()
     (message,) = {
         found for found in re.findall(r"SEVERE (.*); ?Can't create bean 'dedupClient'", log)
@@ -557,6 +569,22 @@ def test_wrong_settings_stop_the_launch(heritrix: Heritrix, site: Site) -> None:
     assert "there is no setting seen_by; did you mean seenBy?" in message
     assert "there is no setting colour; there are server, token, searchStrategy, " in message
     assert "töken" not in message  # a secret
+
+
+def test_heritrix_exits_with_0_if_it_refuses_a_value_of_its_own(
+    heritrix: Heritrix, site: Site
+) -> None:
+    """As docs/crawlers.md says: the job is built, and not launched all the same."""
+    job = heritrix.make("no-contact", site, "http://127.0.0.1:1")
+    profile = job / "crawler-beans.cxml"
+    text, count = re.subn("operatorContactUrl=.*", "operatorContactUrl=me", profile.read_text())
+    assert count == 1
+    profile.write_text(text)
+    with heritrix.running(job) as (process, _):
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0 and not (job / "latest").exists()
+    ours, _, after = output.partition("Can't launch problem configuration")
+    assert "Field error in object 'metadata'" in ours and "Failed to launch job" not in after
 
 
 def test_a_misspelled_setting_stops_the_launch(heritrix: Heritrix, site: Site) -> None:
@@ -883,7 +911,7 @@ def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -
     ends = [path.rpartition("/")[2].partition("?")[0] for path in stub.asked[-3:]]
     assert ends == ["commit", "commit", "report"]
     alerts = crawl.alerts()
-    assert "was answered 503" in alerts and "which it is asked again after 1 to 1 s: http" in alerts
+    assert "was answered 503" in alerts and "refused, else after 1 to 1 s: http" in alerts
     assert alerts.count("was answered 429") == alerts.count("was answered 409") == 1
     assert alerts.index("was answered 409") < alerts.index("failures in a row")
 

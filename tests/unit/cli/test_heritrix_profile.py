@@ -279,6 +279,67 @@ def test_only_what_the_index_lacks_is_said(
             ]
 
 
+def test_the_right_to_write_is_tried_before_the_crawl(
+    heritrix: Path, tmp_path: Path, make_index: MakeIndex
+) -> None:
+    """Without a crawl, and without an error that the server counts if it may write."""
+    index = make_index([capture(1)])
+    live = LiveIndex(index)
+    live.refresh()
+
+    def made_with(name: str, *options: str, status: int = 0) -> str:
+        """What is said of a job of this name; the server has the tokens as they are then."""
+        web = create_app(Config(index), live).test_client()
+
+        def answer(asked: BaseHTTPRequestHandler) -> None:
+            sent = asked.rfile.read(int(asked.headers.get("Content-Length") or 0))
+            headers = {key: asked.headers[key] or "" for key in ("Authorization", "Content-Type")}
+            with web.open(asked.path, method=asked.command, data=sent, headers=headers) as reply:
+                replying(reply.status_code, reply.data)(asked)
+
+        with stub_server(answer, read=False) as url:
+            said, messages = made(
+                heritrix, tmp_path / name, "--server", url, *options, status=status
+            )
+        assert (tmp_path / name / "crawler-beans.cxml").exists() == (status == 0)
+        assert web.get("/crawls").get_json()["crawls"] == []
+        return said + messages
+
+    assert "token" not in made_with("open-index", "--token", "any")  # an index without tokens
+    roles = {
+        "all": (),
+        "reader": ("--role", "read"),
+        "other": ("--crawls", "daily-*"),
+        "news": ("--namespaces", "news"),
+    }
+    tokens = {
+        name: typed("token", index, "--add", name, *options)[0].strip()
+        for name, options in roles.items()
+    }
+    none = made_with("without")
+    assert "wants a token (send a token: Authorization: Bearer <token>); the job is made" in none
+    assert "set token in its dedup-beans.xml to one of bin/token that may write" in none
+    for name, job, options in (
+        ("all", "weekly", ()),
+        ("other", "daily", ()),
+        ("all", "namespaced", ("--namespace", "news")),
+        ("news", "news", ("--namespace", "news")),
+    ):
+        said = made_with(job, "--token", tokens[name], *options)
+        assert " is ready; " in said and "token" not in said, name
+    for name, options, reason in (
+        ("reader", (), "token reader has the role read; this needs write, for crawl 'refused-2"),
+        ("other", (), "token other has the role write for crawls 'daily-*', which does not allow"),
+        ("news", ("--namespace", "courts"), "in namespaces 'news', which does not allow this, for"),
+        ("news", (), "in namespaces 'news', which does not allow this, for crawl 'refused-2"),
+        ("wrong", (), "this token is not known here: it was removed, or belongs to another index"),
+    ):
+        token = tokens.get(name, "dedup_wrong")
+        said = made_with("refused", "--token", token, *options, status=4)
+        assert "does not let --token write to crawls of this job: " in said and reason in said
+        assert "No job was made" in said and token not in said
+
+
 @pytest.mark.parametrize(
     "server", ["http://a.example:99999", "http://b@a.example", "http://a.example/?b", "http://a:x"]
 )

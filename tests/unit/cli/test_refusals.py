@@ -308,6 +308,20 @@ def test_what_cannot_be_read_is_said_to_be_unreadable(words: str, tmp_path: Path
     assert any(word in said for word in ("cannot be read", "cannot be opened", "unreadable")), said
 
 
+def test_files_that_a_crawler_writes_are_said_to_be_unfinished(tmp_path: Path) -> None:
+    (tmp_path / "warcs").mkdir()
+    (tmp_path / "warcs" / "a.warc.gz.open").write_bytes(b"")
+    (tmp_path / "warcs" / "notes.open").write_bytes(b"")
+    _, said = typed("index", "--all", tmp_path / "warcs", tmp_path / "none", status=4)
+    hint = "1 ends in .open: its crawler has not closed it; once it has ended, rename it without"
+    assert f"(2 files of no known kind passed over; {hint} .open)" in said
+    (tmp_path / "warcs" / "b.warc.open").write_bytes(b"")
+    (tmp_path / "warcs" / "c.cdx").write_text(HEADER + cdx_line(1, 1, 1))
+    said, _ = typed("index", "--all", tmp_path / "warcs", tmp_path / "some")
+    assert "  files skipped, not of a known kind: 3\n" in said
+    assert "  2 end in .open: their crawler has not closed them; once it has ended, ren" in said
+
+
 def test_messages_count_one_thing_as_one(make_index: MakeIndex, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "notes.txt").write_text("hello")

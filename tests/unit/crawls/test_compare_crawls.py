@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import random
+import re
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -124,7 +125,10 @@ def test_a_crawl_without_lookups_can_only_be_compared(others: bool, tmp_path: Pa
     said = typed("report", index, "--crawl", "new", status=4)[1]
     assert "crawl 'new' is known from its WARCs only" in said and "--compare NAME" in said
     said = typed("report", index, "--crawl", "newest", status=4)[1]
-    assert ("there are live" if others else "no crawl has looked up") in said
+    names = ("new", "other", "old", *(("live",) if others else ()))
+    assert f"there is no crawl 'newest'; there are {', '.join(names)}\n" in said
+    said = typed("report", index, status=2)[1]  # lists the same crawls
+    assert set(re.findall(r"\w+", said.partition(f"crawls in {index}: ")[2])) == set(names)
 
 
 def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(

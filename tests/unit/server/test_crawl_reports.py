@@ -274,7 +274,7 @@ def test_bytes_of_hits_and_stored_captures_are_called_so(web: Web) -> None:
     web.post(
         "/captures?crawl=a", json={**sent, "size": 1000, "status": 200}
     )  # without a lookup before
-    handled = "of hits and stored captures"
+    handled = "of hits and reported captures"
     assert f"Payload:              1,000 (1.0 kB), {handled}\n" in web.report("format=text")
     web.get("/lookup?" + question(5, "http://new.example/"))
     for text in (web.report("format=html"), web.get("/pages/crawl?name=a").text):
@@ -496,7 +496,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
         "Duplicates:           2 (66.7 % of what was looked up)",
         "Same URL:             1, bytes: 1,001",
         "Another URL:          1, bytes: 1,002",
-        "No original:          1, bytes stored: not known",
+        "No original:          1, bytes reported: not known",
         "Payload:              not known",
         "Payload saved:        2,003 (2.0 kB)",
         "  as the crawler counts: 200 (200 B) of 300 (300 B), 66.7 %",
@@ -523,7 +523,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     assert "<dt>Duration of the last lookup</dt>" in page and "<dt>Last lookup</dt>" not in page
     assert "<figcaption>Lookups by what was found<" in page and "Captures by" not in page
     facts = page.partition("<h2>In all</h2>")[2]
-    for label in ("Captures stored", "Payload stored"):
+    for label in ("Captures reported as stored", "Payload reported as stored"):
         assert facts.count(f"<dt>{label}</dt>") == 1
     assert "<dt>Stored</dt>" not in facts and "Their payload" not in facts
     for shown in ("/", "/pages/crawls", "/pages/crawl?name=a"):
@@ -561,7 +561,8 @@ def test_what_a_rule_of_the_crawler_left_out_is_said(web: Web) -> None:
     text, page = web.report("format=text"), web.report("format=html")
     assert re.search(r"^Duplicates: +\d+ \([0-9.]+ % of what was looked up\)$", text, re.MULTILINE)
     assert "  left out:           17 more, stored in full: a rule of the crawler on media" in text
-    assert "Shares of lookups leave out what was not looked up" in text
+    assert "  Responses not in these shares: 17 left out by a rule of the crawler. Their by" in text
+    assert "--compare" not in text  # the rule is that of the index: its WARCs say no more
     assert "; 17 more were left out by a rule of the crawler." in page
     assert "<dt>Left out by a rule of the crawler, on media types or sizes</dt><dd>17</dd>" in (
         web.get("/pages/crawl?name=a").text
@@ -578,6 +579,8 @@ def test_a_failed_lookup_is_shown_once_by_each_who_counted_it(web: Web) -> None:
     text = web.report("format=text")
     assert [line for line in text.splitlines() if re.search(r"\b2\b", line)] == [
         "  not looked up:      2 more, stored in full (the crawler's own count)",
+        "  Responses not in these shares: 2 stored in full without a lookup. Their bytes are not "
+        "known here.",
         "Answered with errors: 2 (by the server; the crawler may count them as not looked up)",
     ]
     assert "  not reported:       0\n" in text
@@ -586,10 +589,48 @@ def test_a_failed_lookup_is_shown_once_by_each_who_counted_it(web: Web) -> None:
         assert f"<dt>{label}</dt><dd>2</dd>" in page
         assert "<dt>Not looked up, as the crawler counts</dt><dd>2</dd>" in page
         assert "ookups that failed" not in page and page.count("2 more were not looked up") == 1
-    left_out = "Shares of lookups leave out what was not looked up, those of payload what was not"
+    left_out = "Responses not in these shares: 2 stored in full without a lookup."
     for shown in (text, web.report("format=html"), web.get("/pages/crawl?name=a").text):
         assert shown.count(left_out) == 1
     assert left_out not in web.report("format=text", "b") + web.report("format=html", "b")
+
+
+def test_a_share_of_payload_says_what_it_leaves_out(web: Web) -> None:
+    """All that was looked up is a duplicate, and three that were not are stored in full."""
+    sent = {"digest": str(sha1(5)), "url": "http://new.example/", "date": "2026-11-20T09:14:17Z"}
+    for crawl in ("a", "b"):
+        web.post(f"/captures?crawl={crawl}", json={**sent, "size": 1000, "status": 200})
+        web.get("/lookup?" + question(5, "http://new.example/", crawl=crawl))
+    shares = {
+        "what was looked up": {"not_looked_up": 3},
+        "what was reported": {"not_reported": 4},
+        "what was looked up and reported": {"left_out_by_rule": 5},
+    }
+    sums = dict[str, int]()
+    for share, counts in shares.items():
+        sums |= counts
+        web.post("/crawls/a/counts", json=counts if len(sums) < 3 else sums)
+        text, page = web.report("format=text"), web.report("format=html")
+        shown, overview = web.get("/pages/crawl?name=a").text, web.get("/").text
+        if share == "what was reported":
+            share = "what was looked up and reported"  # counts stay
+        assert f"Payload saved:        1,000 (1.0 kB), 50.0 % of {share}\n" in text
+        assert ", of hits and reported captures only\n" in text
+        assert f">50.0 % of the payload of {share} was not stored again: " in page
+        for html in (page, shown):
+            assert "50.0 % of 2.0 kB, of hits and reported captures only<" in html
+        assert f"(50.0 % of {share})" in overview
+    found = "3 stored in full without a lookup, 5 left out by a rule of the crawler, 4 not reported"
+    learn = "bin/report INDEX --crawl a --compare EARLIER"
+    for all_of_it in (text, page, shown):
+        assert f"Responses not in these shares: {found} (shares of lookups include these). " in (
+            all_of_it
+        )
+        assert learn in all_of_it and "bin/index --add --crawl a FILE... INDEX" in all_of_it
+    whole = web.report("format=text", "b")
+    assert "Payload saved:        1,000 (1.0 kB), 50.0 %\n" in whole
+    assert learn not in whole and "captures only" not in whole
+    assert "Reported as stored:   1, bytes: 1,000 (1.0 kB)\n" in whole
 
 
 def test_an_unknown_crawl_name_is_answered_with_suggestions(web: Web) -> None:

@@ -80,6 +80,8 @@ def test_what_is_not_there_is_not_found(make_index: MakeIndex, index: Path) -> N
     plain = served(make_index([capture(1)]))
     answer = plain.get("/digest-filter")
     assert (answer.status_code, answer.get_json()["error"]["code"]) == (404, "no_filter")
+    assert 'dedupindex_errors_total{code="no_filter"} 0.0' in plain.get("/metrics").text
+    assert "Errors answered" not in plain.get("/").text  # it was asked whether there is one
     web = served(index)
     for name in ("0" * 64, "x", "manifest.json", "..%2Findex.json", "A" * 64):
         answer = web.get(f"/digest-filter/{name}")

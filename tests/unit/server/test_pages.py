@@ -154,7 +154,7 @@ def test_the_overview_of_the_index(web: FlaskClient) -> None:
     web.get(f"/lookup?digest={sha1(1)}&url={URL}&crawl=a")
     counted(web)
     assert re.fullmatch(r"[\d.,]+ k?B \(100.0 %\)", card(web, "/", "Payload saved"))
-    assert "100.0 % of 1.0 kB, of hits and stored captures" in card(
+    assert "100.0 % of 1.0 kB, of hits and reported captures" in card(
         web, "/pages/crawl?name=a", "Payload saved"
     )
     assert "surt-0.3.1" in shown
