@@ -154,7 +154,7 @@ def estimate(
             readable, work.manifest, ManifestOptions(), jobs=options.jobs, spark=options.spark,
             on_progress=on_progress,
         )  # fmt: skip
-        manifest = open_manifest(work.manifest)
+        manifest = open_manifest(work.manifest).only({file.path for file in sample})
         numbers = {one.path: one.number for one in manifest.containers().values()}
         leaves = options.out is not None  # files that are still being written
         sizes = {one.path: one.size for one in files if not (leaves and is_unfinished(one.name))}
