@@ -52,7 +52,7 @@ FILE_LEFT = "file-left-alone"  # why captures of a file that was left alone stay
 _READS = 3  # of an object whose bytes are not those that were scanned, before it is left alone
 _BLOCK = 1 << 16  # bytes of an object that is read here and there, to be requested at once
 _MOST_BLOCKS = 1 << 7  # of one request, where they are read in order
-_STORE = "store"  # in the directory of journals: the address of the results
+STORE_FILE = "store"  # in the directory of journals: the address of the results
 NOT_IN_PLACE = (
     "{} was written with --out, so its sources are as they were, and nothing is restored in place: "
     "bin/undedup ADDRESS --state DIR --out OTHER rebuilds its records"
@@ -248,7 +248,7 @@ def bind_state(state: Path, store: str) -> None:
     Raises `SettingsConflict` if it has those of another place. `store` is empty for results in the
     directory itself.
     """
-    path = state / DIRECTORY / _STORE
+    path = state / DIRECTORY / STORE_FILE
     before = path.read_text() if path.exists() else ""
     if before != store and (before or any((state / DIRECTORY).glob("*.jsonl"))):
         raise SettingsConflict(
@@ -261,7 +261,7 @@ def bind_state(state: Path, store: str) -> None:
 
 def store_of_state(state: Path) -> str:
     """Return the address of the results whose journals a directory has; empty if they are in it."""
-    path = state / DIRECTORY / _STORE
+    path = state / DIRECTORY / STORE_FILE
     return path.read_text() if path.exists() else ""
 
 
