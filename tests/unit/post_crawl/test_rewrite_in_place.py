@@ -362,7 +362,7 @@ def test_commit_deletes_dropped_records_which_originals_restore(made: Path) -> N
     assert [commit(task).state for task in tasks] == ["committed", "committed"]
     assert not list((source / DIRECTORY).glob("*.dropped"))
     states = [restore(Undo(source, name, made / "back")).state for name in before]
-    assert sorted(states) == ["copied", "rebuilt", "rebuilt"]
+    assert sorted(states) == ["copied", "exact", "rebuilt"]  # one is not compressed
     for name in before:
         old = made / "old" / name
         old.parent.mkdir(parents=True, exist_ok=True)
