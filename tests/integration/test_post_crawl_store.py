@@ -181,6 +181,10 @@ def test_a_state_is_found_however_it_is_written(
             output, _ = typed(*words, status=7)  # an empty file is named
             assert json.loads(output)["records"] == 9
         assert stored.results(f"states-{number}") == content(out) == expected  # type: ignore[arg-type]
+    (tmp_path / "empty").mkdir()
+    for state, why in (("none", "none is no directory"), ("empty", "empty has no journals")):
+        status, _, messages = ended("undedup", smaller, "--state", state, "--out", "x", *ONE)
+        assert (status, why in messages) == (4, True)
 
 
 def journals_of(state: Path) -> dict[str, list[object]]:

@@ -80,7 +80,10 @@ from dedupindex.sources.warc_files import SourceFile
 from dedupindex.urlkey import host_of
 from dedupindex.warc.record_facts import Refused
 
-ANOTHER = "remove the folder, or name another with --out"
+ANOTHER = (
+    "name another folder with --out, or remove this one if bin/dedup or bin/rewrite has written "
+    "all that is in it"
+)
 _COUNTS = ("files", "records", "revisits", "trusted", "bytes_before", "bytes_after")
 
 
