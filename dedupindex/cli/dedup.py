@@ -361,6 +361,8 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
     if report.journal:
         kept = f"in {place}, to undo it: {amount(report.journal)}"
         yield f"{kept}; with that, {report.net_text()}{committed}{earlier and f' ({earlier})'}"
+        if hint := report.gain_text():
+            yield f"  {hint}"
     elif report.journals:
         yield f"in {place}, to undo earlier runs: {amount(report.journals)}"
     has_verify = any(line.startswith(_VERIFY) for line in commands)

@@ -156,6 +156,8 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     if report.absent:
         files = singular(f"{len(report.absent):,} files")
         yield f"<p>{'Would not be' if dry else 'Not'} copied, so keep the source: {files}.</p>\n"
+    if hint := report.gain_text():
+        yield html_page.note(f"{hint[0].upper()}{hint[1:]}.")
     if report.revisits_before:
         before = f"Revisits that were there before: {report.revisits_before:,}"
         yield html_page.note(f"{before}; their originals stay stored in full.")

@@ -71,7 +71,7 @@ REFUSED = Table(
     order="captures",
 )
 _OPTIONS = {  # of reasons that depend on how the command was called
-    "no-earlier-original": "bin/resolve --later",
+    "no-earlier-original": "in stages: bin/resolve --later",
     "no-gain": "a smaller --min-gain",
     "small": "a smaller --min-size",
     "status-differs": "--any-status",
@@ -80,6 +80,7 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     FILE_LEFT: "see the files named above",
 }
 REASONS = "docs/post-crawl.md#manifest, #resolve and #rewrite say more about each reason"
+_UNDO_BYTES = 1000  # more than what is kept to undo most revisits
 _LEAST = "no-gain", 1  # no option allows a smaller gain
 
 
@@ -302,6 +303,15 @@ class DedupReport:
     def committed_text(self) -> str:
         """Say what they take with the bytes that are still kept when the run is committed."""
         return _than_before(self.bytes_saved_committed)
+
+    def gain_text(self) -> str:
+        """Say what to do if revisits save less than what undoes them takes; else empty."""
+        if not self.revisits or self.bytes_saved_committed > 0:
+            return ""
+        return (
+            f"what undoes a revisit takes more than these save: --min-gain {_UNDO_BYTES} makes no "
+            "revisit that saves less"
+        )
 
     def copies_text(self) -> str:
         """Say what copies of whole files mean for a run; empty if there are none."""
