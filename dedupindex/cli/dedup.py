@@ -356,10 +356,13 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
             f"the space of the removed records {until} only after bin/rewrite --commit: until then "
             f"{DIRECTORY}/ keeps them"
         )
+    committed = f"; after --commit, {report.committed_text()}" if report.in_place else ""
     place, earlier = printable(report.journal_place), report.earlier_text()
     if report.journal:
         kept = f"in {place}, to undo it: {amount(report.journal)}"
-        yield f"{kept}; with that, {report.net_text()}{earlier and f' ({earlier})'}"
+        yield f"{kept}; with that, {report.net_text()}{committed}{earlier and f' ({earlier})'}"
+        if hint := report.gain_text():
+            yield f"  {hint}"
     elif report.journals:
         yield f"in {place}, to undo earlier runs: {amount(report.journals)}"
     has_verify = any(line.startswith(_VERIFY) for line in commands)

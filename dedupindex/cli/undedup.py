@@ -159,9 +159,15 @@ def _journals(directories: tuple[Path | str, ...], state: Path | None) -> list[P
         raise click.UsageError(
             f"give {redacted(stored[0])} alone, with --state DIR: the directory of its journals"
         )
+    if not (state / DIRECTORY).is_dir():
+        raise BadInput(
+            f"{state} {'has no journals' if state.is_dir() else 'is no directory'}: name the one "
+            "that --state named when the results were written"
+        )
     if (found := store_of_state(state)) != stored[0].rstrip("/"):
         raise BadInput(
-            f"{state} has the journals of {found or 'no object store'}, not {redacted(stored[0])}"
+            f"{state} has the journals of {found or 'results in the directory itself'}, not "
+            f"{redacted(stored[0])}"
         )
     return [state]
 

@@ -37,10 +37,10 @@ from dedupindex.post_crawl.plan.make_plan import Clock, ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.result_place import (
+    STORE_FILE,
     ResultPlace,
     is_as_scanned,
     opened_source,
-    store_of_state,
 )
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, needed_space, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import (
@@ -154,7 +154,7 @@ def estimate(
             readable, work.manifest, ManifestOptions(), jobs=options.jobs, spark=options.spark,
             on_progress=on_progress,
         )  # fmt: skip
-        manifest = open_manifest(work.manifest)
+        manifest = open_manifest(work.manifest).only({file.path for file in sample})
         numbers = {one.path: one.number for one in manifest.containers().values()}
         leaves = options.out is not None  # files that are still being written
         sizes = {one.path: one.size for one in files if not (leaves and is_unfinished(one.name))}
@@ -327,10 +327,8 @@ class _DedupRun:
         roots = {str(job.out or file.root) for file in job.plan.containers().values()}
         sizes = [pair for root in roots for pair in _kept_sizes(root)]
         report.undoable = any(name.endswith(".dropped") for name, _ in sizes)
-        report.journals = sum(size for name, size in sizes if not name.endswith(".part"))
-        if job.dry:
-            first = job.store and store_of_state(job.place.state) != job.store
-            report.journals += self._new_journals + (len(job.store.encode()) if first else 0)
+        kept = (size for name, size in sizes if name != STORE_FILE and not name.endswith(".part"))
+        report.journals = sum(kept) + (self._new_journals if job.dry else 0)
 
     def _report_missing(self, job: RewriteJob, done: set[str]) -> None:
         """Add the files that are not in the directory of results."""

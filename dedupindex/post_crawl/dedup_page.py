@@ -59,7 +59,11 @@ def _headline(report: DedupReport) -> str:
     free = ""
     if report.in_place and report.revisits:
         is_free = "would be" if report.dry_run else "is"
-        free = f" The space of the removed records {is_free} free only after bin/rewrite --commit."
+        then = "would then take" if report.dry_run else "then take"
+        free = (
+            f" The space of the removed records {is_free} free only after bin/rewrite --commit."
+            f" With what is kept even so, the files {then} {report.committed_text()}."
+        )
     net = f" With what is kept to undo it, {report.net_text()}." if report.journal else ""
     return f"The files {would} {share_text(share)} {than}: {captures}.{net}{free}"
 
@@ -67,7 +71,9 @@ def _headline(report: DedupReport) -> str:
 def _figures(report: DedupReport) -> Iterator[Figure]:
     smaller = report.bytes_before - report.bytes_after
     before, after = amount(report.bytes_before), amount(report.bytes_after)
-    commit = ", free after --commit" if report.in_place and report.revisits else ""
+    commit = ""
+    if report.in_place and report.revisits:
+        commit = f"; after --commit, with what is still kept, {report.committed_text()}"
     saved = "Would be saved in files" if report.dry_run else "Saved in files"
     yield Figure(saved, amount(smaller), f"{before} before, {after} after{commit}")
     share = exact_percent(report.revisits, report.captures)
@@ -150,6 +156,8 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     if report.absent:
         files = singular(f"{len(report.absent):,} files")
         yield f"<p>{'Would not be' if dry else 'Not'} copied, so keep the source: {files}.</p>\n"
+    if hint := report.gain_text():
+        yield html_page.note(f"{hint[0].upper()}{hint[1:]}.")
     if report.revisits_before:
         before = f"Revisits that were there before: {report.revisits_before:,}"
         yield html_page.note(f"{before}; their originals stay stored in full.")

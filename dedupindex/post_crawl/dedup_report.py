@@ -71,7 +71,7 @@ REFUSED = Table(
     order="captures",
 )
 _OPTIONS = {  # of reasons that depend on how the command was called
-    "no-earlier-original": "bin/resolve --later",
+    "no-earlier-original": "in stages: bin/resolve --later",
     "no-gain": "a smaller --min-gain",
     "small": "a smaller --min-size",
     "status-differs": "--any-status",
@@ -80,6 +80,7 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     FILE_LEFT: "see the files named above",
 }
 REASONS = "docs/post-crawl.md#manifest, #resolve and #rewrite say more about each reason"
+_UNDO_BYTES = 1000  # more than what is kept to undo most revisits
 _LEAST = "no-gain", 1  # no option allows a smaller gain
 
 
@@ -182,6 +183,7 @@ class DedupReport:
     bytes_before: int = 0  # with a directory of results, of the files that were copied to it
     bytes_after: int = 0  # of the same files
     journal: int = 0  # bytes that are kept to undo this run
+    removable: int = 0  # of these, the removed records of a run in place, until it is committed
     journals: int = 0  # bytes that are kept to undo this run and earlier ones
     undoable: bool = False  # whether a run in place keeps removed records
     min_gain: int = 1  # bytes that a revisit had to save
@@ -244,6 +246,7 @@ class DedupReport:
         self.bytes_before += outcome.bytes_before
         self.bytes_after += outcome.bytes_after
         self.journal += outcome.journal
+        self.removable += outcome.removed if self.in_place else 0
         self.refused.update(outcome.refused)
         self.outside.update(outcome.outside)
         if outcome.state == "left_alone":
@@ -284,15 +287,31 @@ class DedupReport:
         return self.bytes_saved - self.journal
 
     @property
+    def bytes_saved_committed(self) -> int:
+        """Bytes by which all files are smaller after ``--commit``, with what is kept even then."""
+        return self.bytes_saved_net + self.removable
+
+    @property
     def journal_place(self) -> str:
         """Where the bytes are that are kept to undo runs."""
         return f"{self.state / DIRECTORY if self.state else DIRECTORY}/"
 
     def net_text(self) -> str:
         """Say what the files take with the bytes that are kept to undo the run."""
-        if not (net := self.bytes_saved_net):
-            return "as much as before"
-        return f"{amount(abs(net))} {'less' if net > 0 else 'more'} than before"
+        return _than_before(self.bytes_saved_net)
+
+    def committed_text(self) -> str:
+        """Say what they take with the bytes that are still kept when the run is committed."""
+        return _than_before(self.bytes_saved_committed)
+
+    def gain_text(self) -> str:
+        """Say what to do if revisits save less than what undoes them takes; else empty."""
+        if not self.revisits or self.bytes_saved_committed > 0:
+            return ""
+        return (
+            f"what undoes a revisit takes more than these save: --min-gain {_UNDO_BYTES} makes no "
+            "revisit that saves less"
+        )
 
     def copies_text(self) -> str:
         """Say what copies of whole files mean for a run; empty if there are none."""
@@ -343,6 +362,7 @@ class DedupReport:
             "journal_bytes_added": self.journal,
             "bytes_saved": self.bytes_saved,
             "bytes_saved_net": self.bytes_saved_net,
+            "bytes_saved_committed": self.bytes_saved_committed,
             "refused": dict(sorted(self.refused.items())),
             "problems": [problem.as_json() for problem in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],
@@ -357,3 +377,9 @@ class DedupReport:
                 name.replace(" ", "_"): round(value, 3) for name, value in self.seconds.items()
             },
         }
+
+
+def _than_before(saved: int) -> str:
+    if not saved:
+        return "as much as before"
+    return f"{amount(abs(saved))} {'less' if saved > 0 else 'more'} than before"

@@ -2,6 +2,7 @@
 
 While the dropped members are kept, each file is restored bit for bit. Without them each record is
 made from its revisit and its original: the record is the same bit for bit, its gzip member is not.
+So a file that is not compressed is restored bit for bit, too.
 Each run that rewrote a file left a journal and made the file smaller, so the sizes in the journals
 lead from the present size back to the first.
 """
@@ -313,8 +314,9 @@ def _write(task: Undo, source: BinaryIO, sink: Sink) -> tuple[Restored, FileBefo
         restored.state = "exact"
     else:
         with closing(_finder(task)) as originals:
-            write_records(revisits(runs), source, sink, originals)
-        restored.state = "rebuilt"
+            exact = write_records(revisits(runs), source, sink, originals)
+        # A file that is not compressed comes out as it was, without its dropped members, too.
+        restored.state = "exact" if exact and sink.size == runs[-1].before.size else "rebuilt"
     return restored, runs[-1].before
 
 

@@ -294,23 +294,30 @@ def _key(url: bytes, date: bytes) -> bytes:
 
 def write_records(
     revisits: Iterator[WrittenRevisit], source: BinaryIO, sink: Sink, originals: OriginalFinder
-) -> None:
-    """Write a file with all records restored; raises `Untouched`."""
-    position = 0
+) -> bool:
+    """Write a file with all records restored; raises `Untouched`.
+
+    Returns whether the bytes of all are as they were: no record was compressed again.
+    """
+    position, exact = 0, True
     for found in revisits:
         if found.offset < position:
             raise Untouched("its journals do not agree")
         sink.copy(source, position, found.offset - position)
         try:
-            _write(found, source, originals, sink)
+            exact &= _write(found, source, originals, sink)
         except NotExact as error:
             raise Untouched(f"the record at {found.offset} cannot be restored: {error}") from error
         position = found.offset + found.entry.new_stored
     sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
+    return exact
 
 
-def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, sink: Sink) -> None:
-    """Write one record; raises `NotExact` if it is not as it was."""
+def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, sink: Sink) -> bool:
+    """Write one record and return whether it was not compressed again.
+
+    Raises `NotExact` if it is not as it was.
+    """
     entry = found.entry
     if found.dropped is not None:
         path, at = found.dropped
@@ -320,7 +327,7 @@ def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, s
         )
         _check(entry, chain([record.header], record.block(), [END]))
         sink.copy(dropped, at, entry.stored)
-        return
+        return True
     revisit = ExactRecord(source, found.offset, entry.new_stored)
     original = originals.original(found, revisit)
     packer = revisit.packer(_size(entry), LEVEL)
@@ -334,6 +341,7 @@ def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, s
         _check(entry, written())
     if packer:
         sink.write(packer.flush())
+    return packer is None
 
 
 def _size(entry: JournalEntry) -> int:

@@ -40,8 +40,8 @@ class Elsewhere(ABC):
         """The last part of its name."""
 
     @abstractmethod
-    def open(self) -> File:
-        """Open a file; raises `UnreadableFile`."""
+    def open(self, *, scattered: bool) -> File:
+        """Open a file, to read it in order or here and there; raises `UnreadableFile`."""
 
     @abstractmethod
     def size(self) -> int:
@@ -146,9 +146,9 @@ class _JoinedFile(File):
         return b"".join(found)
 
 
-def open_file(path: Place) -> File:
-    """Open a file; raises `UnreadableFile`."""
-    return path.open() if isinstance(path, Elsewhere) else File(path)
+def open_file(path: Place, *, scattered: bool = False) -> File:
+    """Open a file, to read it in order or here and there; raises `UnreadableFile`."""
+    return path.open(scattered=scattered) if isinstance(path, Elsewhere) else File(path)
 
 
 @contextmanager

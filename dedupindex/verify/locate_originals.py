@@ -206,7 +206,7 @@ class OriginalReader:
                 yield VerifiedOriginal(container, record)
 
     def _container(self, path: Place) -> Container:
-        container = self._open.pop(path, None) or Container(open_file(path))
+        container = self._open.pop(path, None) or Container(open_file(path, scattered=True))
         self._open[path] = container  # last in the order of use
         if len(self._open) > _MAX_OPEN:
             self._open.pop(next(iter(self._open))).file.close()

@@ -167,6 +167,24 @@ def test_a_second_run_in_place_counts_what_it_adds(
     assert committed["journal_bytes"] == kept_below(source) and not committed["bytes_saved_net"]
 
 
+def test_a_run_in_place_says_what_is_saved_after_commit(
+    source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, words = tmp_path / "page.html", ("--in-place", "--html", str(tmp_path / "page.html"))
+    dry = dedup(source, "--in-place", "--dry-run")
+    shutil.copytree(source, tmp_path / "other")
+    assert main(["dedup", str(tmp_path / "other"), *words]) == 0
+    text, html = capsys.readouterr().out, page.read_text()
+    done = dedup(source, "--in-place")
+    assert main(["rewrite", str(tmp_path / "in.dedup" / "plan"), "--commit"]) == 0
+    saved = done["bytes_saved"] - kept_below(source)
+    assert dry["bytes_saved_committed"] == done["bytes_saved_committed"] == saved
+    assert done["bytes_saved"] > saved > done["bytes_saved_net"]
+    assert f"; after --commit, {amount(saved)} less than before" in text
+    assert f"the files then take {amount(saved)} less than before" in html
+    assert f"; after --commit, with what is still kept, {amount(saved)} less than before" in html
+
+
 def test_a_run_in_place_prints_the_undo_command(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,6 +156,7 @@ def test_as_on_one_machine(stored: Stored, tmp_path: Path) -> None:
         "work",
         "journal_bytes",
         "journal_bytes_added",
+        "bytes_saved_committed",
         "bytes_saved_net",
     }
     for here, there in ((stored.dry, dry), (stored.report, report)):

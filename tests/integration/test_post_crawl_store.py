@@ -105,9 +105,13 @@ def test_as_on_one_machine(stored: Stored) -> None:
     output, _ = typed("dedup", stored.warcs, *into, "--json", status=7)
     report, sent = json.loads(output), json.loads(output)["requests"]
     assert stored.results("smaller") == stored.expected
-    kept = sum(path.stat().st_size for path in (state / ".rewrite").iterdir())
-    assert dry["journal_bytes"] == report["journal_bytes"] == kept  # with the address
-    other = {"seconds", "requests", "problems", "work", "journal_bytes"}  # times, and paths
+    files = {path.name: path.stat().st_size for path in (state / ".rewrite").iterdir()}
+    kept = sum(files.values()) - files["store"]  # the address, which undoes nothing
+    assert dry["journal_bytes"] == report["journal_bytes"] == kept
+    assert (
+        report["journal_bytes_added"] == kept == report["bytes_saved"] - report["bytes_saved_net"]
+    )
+    other = {"seconds", "requests", "problems", "work"}  # times, and paths
     assert {name: report[name] for name in report.keys() - other} == {
         name: stored.report[name] for name in stored.report.keys() - other
     }
@@ -177,6 +181,10 @@ def test_a_state_is_found_however_it_is_written(
             output, _ = typed(*words, status=7)  # an empty file is named
             assert json.loads(output)["records"] == 9
         assert stored.results(f"states-{number}") == content(out) == expected  # type: ignore[arg-type]
+    (tmp_path / "empty").mkdir()
+    for state, why in (("none", "none is no directory"), ("empty", "empty has no journals")):
+        status, _, messages = ended("undedup", smaller, "--state", state, "--out", "x", *ONE)
+        assert (status, why in messages) == (4, True)
 
 
 def journals_of(state: Path) -> dict[str, list[object]]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -176,6 +176,13 @@ class Manifest:
     def references(self) -> str:
         """Glob of all files with revisits and what they refer to."""
         return f"{literal(self.path)}/{REFERENCES}/*.parquet"
+
+    def only(self, paths: Set[str]) -> Manifest:
+        """Return a manifest of some of the files; `parquet` and `references` are of all."""
+        entries = {
+            number: entry for number, entry in self.entries.items() if entry.container.path in paths
+        }
+        return Manifest(self.path, self.algorithm, entries)
 
     def containers(self) -> dict[int, ManifestContainer]:
         return {number: entry.container for number, entry in self.entries.items()}

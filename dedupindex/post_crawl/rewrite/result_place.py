@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
@@ -49,7 +50,9 @@ from dedupindex.verify.file_bytes import Elsewhere, File, UnreadableFile
 
 FILE_LEFT = "file-left-alone"  # why captures of a file that was left alone stay
 _READS = 3  # of an object whose bytes are not those that were scanned, before it is left alone
-_STORE = "store"  # in the directory of journals: the address of the results
+_BLOCK = 1 << 16  # bytes of an object that is read here and there, to be requested at once
+_MOST_BLOCKS = 1 << 7  # of one request, where they are read in order
+STORE_FILE = "store"  # in the directory of journals: the address of the results
 NOT_IN_PLACE = (
     "{} was written with --out, so its sources are as they were, and nothing is restored in place: "
     "bin/undedup ADDRESS --state DIR --out OTHER rebuilds its records"
@@ -245,7 +248,7 @@ def bind_state(state: Path, store: str) -> None:
     Raises `SettingsConflict` if it has those of another place. `store` is empty for results in the
     directory itself.
     """
-    path = state / DIRECTORY / _STORE
+    path = state / DIRECTORY / STORE_FILE
     before = path.read_text() if path.exists() else ""
     if before != store and (before or any((state / DIRECTORY).glob("*.jsonl"))):
         raise SettingsConflict(
@@ -258,7 +261,7 @@ def bind_state(state: Path, store: str) -> None:
 
 def store_of_state(state: Path) -> str:
     """Return the address of the results whose journals a directory has; empty if they are in it."""
-    path = state / DIRECTORY / _STORE
+    path = state / DIRECTORY / STORE_FILE
     return path.read_text() if path.exists() else ""
 
 
@@ -283,8 +286,8 @@ class StoredPath(Elsewhere):
     def name(self) -> str:
         return self.address.rstrip("/").rpartition("/")[2]
 
-    def open(self) -> File:
-        return _StoredFile(self)
+    def open(self, *, scattered: bool) -> File:
+        return _ScatteredFile(self) if scattered else _StoredFile(self)
 
     def size(self) -> int:
         found = facts_or_none(self.address)
@@ -321,6 +324,50 @@ class _StoredFile(File):
         if len(data) < wanted:
             raise UnreadableFile("it became shorter while it was read")
         return data
+
+
+class _ScatteredFile(_StoredFile):
+    """An object that is read here and there; each block of it is requested once.
+
+    The blocks are kept in a temporary file. Where the next block is read after one, as in a large
+    record, a request has twice as many as the one before.
+    """
+
+    def __init__(self, path: StoredPath) -> None:
+        super().__init__(path)
+        self._copy: BinaryIO = TemporaryFile(prefix="dedupindex-")  # noqa: SIM115
+        self._there = bytearray(-(-self.size // _BLOCK))  # 1 for each block that is in the copy
+        self._next, self._count = -1, 1  # the block after the last request, and that one's blocks
+
+    def close(self) -> None:
+        super().close()
+        self._copy.close()
+
+    def read(self, offset: int, size: int) -> bytes:
+        wanted = max(min(size, self.size - offset), 0)
+        stop = -(-(offset + wanted) // _BLOCK) if wanted else 0
+        while (missing := self._there.find(0, offset // _BLOCK, stop)) >= 0:
+            self._request(missing, stop)
+        return os.pread(self._copy.fileno(), wanted, offset)
+
+    def _request(self, start: int, stop: int) -> None:
+        """Copy the blocks from `start` on, up to `stop` or one that is there."""
+        self._count = min(2 * self._count, _MOST_BLOCKS) if start == self._next else 1
+        stop = min(max(stop, start + self._count), len(self._there))
+        present = self._there.find(1, start, stop)
+        stop = present if present >= 0 else stop
+        begin, end = start * _BLOCK, min(stop * _BLOCK, self._remote.size)
+        try:
+            data = self._remote.range(end - begin, begin)
+        except BadSource as error:
+            raise UnreadableFile(str(error)) from error
+        if len(data) < end - begin:
+            raise UnreadableFile("it became shorter while it was read")
+        self._copy.seek(begin)
+        self._copy.write(data)
+        self._copy.flush()
+        self._there[start:stop] = b"\1" * (stop - start)
+        self._next = stop
 
 
 def to_verify(path: str) -> Path | Elsewhere:

@@ -391,7 +391,7 @@ def _correction(job: RewriteJob, number: int, outcome: RewriteOutcome) -> Rewrit
         outcome.bytes_before - outcome.bytes_after,
         hosts={host: [-made, -saved] for host, (made, saved) in outcome.hosts.items()},
         outside={path: -made for path, made in outcome.outside.items()}, journal=-outcome.journal,
-        trusted=-outcome.trusted,
+        removed=-outcome.removed, trusted=-outcome.trusted,
     )  # fmt: skip
     try:
         if not job.dry:

@@ -80,7 +80,10 @@ from dedupindex.sources.warc_files import SourceFile
 from dedupindex.urlkey import host_of
 from dedupindex.warc.record_facts import Refused
 
-ANOTHER = "remove the folder, or name another with --out"
+ANOTHER = (
+    "name another folder with --out, or remove this one if bin/dedup or bin/rewrite has written "
+    "all that is in it"
+)
 _COUNTS = ("files", "records", "revisits", "trusted", "bytes_before", "bytes_after")
 
 
@@ -138,6 +141,7 @@ class RewriteOutcome:
     original_files: list[int] = field(default_factory=list)  # that its revisits refer to
     trusted: int = 0  # revisits whose originals were not read
     journal: int = 0  # bytes that are kept to undo it
+    removed: int = 0  # bytes that the records took which became revisits
 
     def add(self, other: RewriteOutcome) -> None:
         for name in _COUNTS:
@@ -145,13 +149,17 @@ class RewriteOutcome:
         self.refused.update(other.refused)
         self.elsewhere = self.elsewhere or other.elsewhere
 
-    def add_revisit(self, url: bytes, saved: int, outside: str) -> None:
-        """Count a revisit; `outside` is the file of its original if that is not of the set."""
+    def add_revisit(self, url: bytes, before: int, after: int, outside: str) -> None:
+        """Count a revisit, with the bytes that it and the record before it take.
+
+        `outside` is the file of its original if that is not of the set.
+        """
         self.revisits += 1
+        self.removed += before
         if outside:
             self.outside[outside] = self.outside.get(outside, 0) + 1
         host = self.hosts.setdefault(host_of(url).decode("latin-1"), [0, 0])
-        host[0], host[1] = host[0] + 1, host[1] + saved
+        host[0], host[1] = host[0] + 1, host[1] + before - after
 
     def as_json(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in _COUNTS}
@@ -333,7 +341,7 @@ class FileRewriter:
                 files.add(number)
             path = job.plan.container(number).path if outside else ""
             outcome.trusted += found.trusted
-            outcome.add_revisit(found.url, line.stored - stored, path)
+            outcome.add_revisit(found.url, line.stored, stored, path)
         outcome.original_files = sorted(files - {container.number, *job.plan.outside()})
         if outcome.revisits or job.out is not None:  # in place, other files are not replaced
             sink.copy(self._source, position, container.size - position)
@@ -525,7 +533,7 @@ def journaled_outcome(
         if planned is None:
             raise Untouched(f"the plan has no copy at {entry.offset}, as {journal.lines} has")
         path = outside.get(planned.original.container, "")
-        done.add_revisit(planned.line.url, entry.stored - entry.new_stored, path)
+        done.add_revisit(planned.line.url, entry.stored, entry.new_stored, path)
     done.refused = journal.refused()
     done.journal = journal.size()
     done.records, done.bytes_after = done.revisits + done.refused.total(), size

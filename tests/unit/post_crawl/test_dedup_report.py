@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from dedupindex.cli.dedup import _text_of
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_report import (
@@ -82,3 +84,12 @@ def test_the_page_names_what_is_in_the_result_and_what_is_not() -> None:
     assert "2 files of 0 records." in html
     assert "in/growing.warc.gz.open</th><td>no</td>" in html
     assert "<p>verify: bin/verify --against in out</p>" in html
+
+
+@pytest.mark.parametrize(("kept", "hinted"), [(900, False), (2000, True)])
+def test_revisits_that_save_nothing_lead_to_min_gain(kept: int, hinted: bool) -> None:
+    report = DedupReport(False, files=1, captures=2, originals=1, revisits=1, journal=kept)
+    report.bytes_before, report.bytes_after = 9000, 8000
+    html = "".join(dedup_page.lines(report, ["in"]))
+    for shown in ("\n".join(_text_of(report, [])), html):
+        assert ("--min-gain 1000 makes no revisit that saves less" in shown) is hinted

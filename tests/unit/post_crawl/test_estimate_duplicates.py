@@ -231,3 +231,22 @@ def test_a_sample_of_all_files_has_the_counts_and_problems_of_a_dry_run(
         return str(problem)
 
     assert sorted(estimated["problems"], key=order) == sorted(whole["problems"], key=order)
+
+
+def test_what_an_earlier_sample_has_read_is_not_counted(
+    harvest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor is the damage in it named."""
+    damaged = bytearray((harvest / "00.warc.gz").read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    (harvest / "00.warc.gz").write_bytes(damaged)
+    words = ["dedup", str(harvest), "--out", str(tmp_path / "out"), "--dry-run", "--json"]
+    ten = ["--sample", "10", "--seed", "1"]
+    assert main([*words, *ten, "--work", str(tmp_path / "fresh")]) == 0
+    fresh = json.loads(capsys.readouterr().out)
+    assert fresh["sampled_captures"] == 100
+    used = ["--work", str(tmp_path / "used")]
+    assert main([*words, "--sample", "100%", *used]) == 7
+    capsys.readouterr()
+    assert main([*words, *ten, *used]) == 0
+    assert json.loads(capsys.readouterr().out) == fresh

@@ -361,8 +361,10 @@ def test_commit_deletes_dropped_records_which_originals_restore(made: Path) -> N
     holder.write_bytes(kept)
     assert [commit(task).state for task in tasks] == ["committed", "committed"]
     assert not list((source / DIRECTORY).glob("*.dropped"))
-    states = [restore(Undo(source, name, made / "back")).state for name in before]
-    assert sorted(states) == ["copied", "rebuilt", "rebuilt"]
+    states = {name: restore(Undo(source, name, made / "back")).state for name in before}
+    assert sorted(states.values()) == ["copied", "exact", "rebuilt"]
+    assert states["c.warc"] == "exact"  # it is not compressed
+    assert (made / "back/c.warc").read_bytes() == before["c.warc"]
     for name in before:
         old = made / "old" / name
         old.parent.mkdir(parents=True, exist_ok=True)
