@@ -86,7 +86,9 @@ def _loaded(
         read = {file.crawl for file in view.containers()}
     for crawl in crawls:
         if crawl.name in read:
-            outcome.contradicted += refuse_disproved(engine, crawl.name, directory)
+            refused = refuse_disproved(engine, crawl.name, directory)
+            outcome.contradicted += refused
+            outcome.added -= min(refused, outcome.added)
     return outcome, drawn
 
 

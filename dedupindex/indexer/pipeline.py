@@ -21,7 +21,6 @@ from dedupindex.index import home_of, identity_at, open_index, refer_to
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Load, reread
 from dedupindex.index.format.cells import ContainerRef
-from dedupindex.index.format.file_names import last_name
 from dedupindex.index.identity import (
     FILE,
     Identity,
@@ -32,9 +31,8 @@ from dedupindex.index.identity import (
 )
 from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, MergeOutcome
 from dedupindex.index.load.staging import Staging
-from dedupindex.indexer import spot_check
+from dedupindex.indexer import disproved_reports, spot_check
 from dedupindex.indexer.admission import admission_filter
-from dedupindex.indexer.disproved_reports import refuse_disproved
 from dedupindex.indexer.stage import Staged, StageTask, run_task
 from dedupindex.indexer.stage_spark import stage_on
 from dedupindex.indexer.tasks import BuildPlan, crawls_of_files, make_plan
@@ -153,10 +151,14 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
             done.append(staged)
         problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
         _check_read(job, done, problems)
+        disproved_reports.settle(job.index)  # of a build that was killed
+        read = {container.name for staged in done for container in staged.containers}
+        if job.crawl and read and read_identity(job.index).generation:
+            disproved_reports.owe(job.index, job.crawl)
         outcome, unconfirmed = _load(job, plan, staging, done, cluster, on_progress)
+        disproved = disproved_reports.settle(job.index, read)
         staging.clear()
         spot_check.confirm_load(job.index, unconfirmed)
-        disproved = _refuse_disproved(job, found)
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
@@ -433,15 +435,6 @@ def _load(
         unconfirmed.write(job.index)
         outcome = engine.load(load) if cluster is None else engine.load_on(load, cluster)
         return outcome, unconfirmed
-
-
-def _refuse_disproved(job: Build, found: Expanded) -> int:
-    """Refuse what the crawl has reported of its files, and what they do not have."""
-    if not (job.crawl and found.paths) or is_cluster(job.engine):
-        return 0
-    names = {last_name(path) for path in found.paths}
-    with closing(open_index(job.index, write=True)) as engine:
-        return refuse_disproved(engine, job.crawl, job.index / "merging", names)
 
 
 def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dedupindex.cli.common import NOTHING_FOUND
+from dedupindex.indexer import disproved_reports
 from tests.support.commands import ended, typed
 from tests.support.warc_cases import gz, response, sha1
 from tests.unit.post_crawl.test_index_references import asking
@@ -174,7 +177,7 @@ def test_reports_that_the_file_does_not_have_are_refused(
 
 @engines
 def test_a_record_that_was_cut_off_is_no_original(tmp_path: Path, engine: str) -> None:
-    """Its report was on disk before; other algorithms are refused, too, as nothing is known."""
+    """Its report was on disk before; of an algorithm that the file does not state nothing is."""
     index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
     last = gz(response(b"the last", Target_URI=b"http://a.test/2", Date=DATE, number=7))
     path.write_bytes(path.read_bytes() + last[: len(last) // 2])
@@ -187,8 +190,8 @@ def test_a_record_that_was_cut_off_is_no_original(tmp_path: Path, engine: str) -
     typed("index", "--merge", index)
     assert all(answers(index, digest) for digest in digests)
     said = typed("index", "--add", "--crawl", "cut", path, index, status=7)[0]
-    assert "reports that the files do not have: 2  originals no longer" in said
-    assert [answers(index, digest) for digest in digests] == [True, False, False]
+    assert "reports that the files do not have: 1  originals no longer" in said
+    assert [answers(index, digest) for digest in digests] == [True, False, True]
 
 
 @engines
@@ -213,3 +216,83 @@ def test_a_report_that_lost_to_an_older_capture_does_not_come_back(
     assert found["nowhere"]["captures"] == 1
     typed("purge", index, "--container", older)
     assert ended("list", index, "--digest", GHOST)[0] == NOTHING_FOUND
+
+
+@engines
+def test_files_are_compared_one_by_one(tmp_path: Path, engine: str) -> None:
+    """One that states another algorithm, or is damaged, says nothing of the others."""
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    long = "sha256:" + sha256(b"of b").hexdigest()
+    record = response(
+        b"of b", Target_URI=b"http://a.test/b", Date=DATE, number=7, Payload_Digest=long.encode()
+    )
+    (path.parent / "b.warc.gz").write_bytes(gz(record))
+    cut = gz(response(b"of c", Target_URI=b"http://a.test/c", Date=DATE, number=8))
+    (path.parent / "c.warc.gz").write_bytes(path.read_bytes() + cut[:-30])
+    given = [
+        {
+            "digest": "sha256:" + sha256(name.encode()).hexdigest(),
+            "url": f"http://a.test/{name}",
+            "container": name,
+        }
+        for name in ("a.warc.gz", "b.warc.gz", "c.warc.gz")
+    ]
+    reported_by(
+        index, "mixed", *given, {"digest": long, "url": "http://a.test/b", "container": "b.warc.gz"}
+    )
+    typed("index", "--merge", index)
+    typed("index", "--add", "--crawl", "mixed", path.parent, index, status=7)
+    assert [answers(index, one["digest"]) for one in given] == [True, False, True]
+    assert answers(index, long)
+
+
+@engines
+@pytest.mark.parametrize("named", ["warcs/a.warc.gz", "/elsewhere/a.warc.gz"])
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "wacz"])
+def test_paths_and_files_in_a_wacz_are_those_of_the_file(
+    tmp_path: Path, engine: str, named: str, packed: bool
+) -> None:
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    reported_by(index, "path", {"digest": GHOST, "url": "http://a.test/2", "container": named})
+    typed("index", "--merge", index)
+    if packed:
+        with zipfile.ZipFile(tmp_path / "x.wacz", "w", zipfile.ZIP_STORED) as wacz:
+            wacz.write(path, "archive/a.warc.gz")
+        path = tmp_path / "x.wacz"
+    typed("index", "--add", "--crawl", "path", path, index)
+    assert not answers(index, GHOST, "http://a.test/2")
+
+
+@engines
+def test_a_report_that_is_repeated_after_a_purge_of_its_url_is_denied(
+    tmp_path: Path, engine: str
+) -> None:
+    index = begun(tmp_path, engine, "a.warc.gz")
+    reported_by(index, "sound", {"digest": DIGEST, "url": "http://c.test/"})
+    typed("purge", index, "--url", URL.decode())
+    reported_by(index, "again", {"digest": DIGEST, "url": URL.decode(), "container": "a.warc.gz"})
+    assert answers(index, DIGEST)  # at the other URL
+    listed = typed("list", index, "--digest", DIGEST)[0]
+    assert "http://c.test/" in listed and URL.decode() not in listed
+
+
+@engines
+def test_a_build_that_was_interrupted_is_completed_by_the_next(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    reported_by(index, "cut", {"digest": GHOST, "url": "http://a.test/2", "container": "a.warc.gz"})
+    typed("index", "--merge", index)
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disproved_reports, "refuse_disproved", interrupted)
+        typed("index", "--add", "--crawl", "cut", path, index, status=130)
+    assert answers(index, GHOST)
+    another = tmp_path / "another.warc.gz"
+    another.write_bytes(gz(response(b"more", Target_URI=b"http://d.test/", Date=DATE)))
+    typed("index", "--add", another, index)
+    assert not answers(index, GHOST)
+    assert not (index / disproved_reports.OWED).exists() and not (index / "merging").exists()

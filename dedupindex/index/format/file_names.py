@@ -42,8 +42,14 @@ def is_one_of(spelled: Collection[str], name: str) -> bool:
 
 
 def row_matches(row: str, name: str) -> bool:
-    """Return whether a row that names the container `row`, or none, may be of a file `name`."""
-    return not row or any(is_container(file, row) for file in files_of(name))
+    """Return whether a row that names the container `row`, or none, may be of a file `name`.
+
+    Wget writes the path that it was given, which may be relative.
+    """
+    return not row or any(
+        is_container(file, row) or ("/" in row and file.endswith(f"/{row}"))
+        for file in files_of(name)
+    )
 
 
 def files_of(name: str) -> Iterator[str]:

@@ -118,7 +118,10 @@ def denied(
     return entry[2:8] in tombstones.read or any(
         one[:6] == entry[2:8]
         and one[10:] == url_hash(entry)
-        and row_matches(capture.container, place_of(int.from_bytes(one[6:10], "big")).container)
+        and (
+            one[6:10] == _ANYWHERE
+            or row_matches(capture.container, place_of(int.from_bytes(one[6:10], "big")).container)
+        )
         for one in tombstones.purged
     )
 
