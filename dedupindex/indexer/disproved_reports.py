@@ -81,12 +81,12 @@ def refuse_disproved(
         return 0
     shutil.rmtree(directory, ignore_errors=True)  # of a killed process
     with engine.view() as view:
-        files = _CrawlFiles(view, crawl)
+        files = _FilesOfCrawl(view, crawl)
         if not files.have_reports(read):
             return 0
         directory.mkdir()
         try:
-            paths, count = _Comparison(
+            paths, count = _ReportComparison(
                 directory, view, engine.identity.settings.keys(), files
             ).run()
             if paths:
@@ -96,7 +96,7 @@ def refuse_disproved(
     return count
 
 
-class _CrawlFiles:
+class _FilesOfCrawl:
     """The files that were read for a crawl, and the containers that its captures name.
 
     Files are compared by their names without directories, which crawlers know.
@@ -138,10 +138,10 @@ class _CrawlFiles:
         return bool(reported)
 
 
-class _Comparison:
+class _ReportComparison:
     """Compares all captures of a crawl that name one of its files; memory is bounded."""
 
-    def __init__(self, directory: Path, view: View, keys: Keys, files: _CrawlFiles) -> None:
+    def __init__(self, directory: Path, view: View, keys: Keys, files: _FilesOfCrawl) -> None:
         self._directory, self._view, self._keys, self._files = directory, view, keys, files
         self._containers = {number.to_bytes(4, "big"): number for number in files.names}
         self._algorithms = defaultdict[str, set[int]](set)  # that the records of a file state
