@@ -265,7 +265,7 @@ def test_the_report_is_beside_heritrixs_own(harvests: Harvests) -> None:
         assert text.startswith(f"Crawl:                {crawl.name}, committed\n")
         assert f"Looked up:            {report['lookups']:,}\n" in text
         assert f"Duplicates:           {report['duplicates']:,} (" in text
-        assert f"Stored:               {report['captures']:,}, bytes: " in text
+        assert f"Reported as stored:   {report['captures']:,}, bytes: " in text
         assert text.rstrip().endswith(report["groups"][0]["host"])
 
 
