@@ -69,7 +69,10 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
         " -subj /CN=dedup.example.org -addext subjectAltName=DNS:dedup.example.org",
         "chmod 600 key.pem",
     ]
+    earlier = "bin/index --add --crawl weekly-46 data/weekly-46/ my-index"  # the crawl before
     for line in typed:
+        if line == first:
+            script.append(earlier)
         if line.startswith("bin/serve"):
             script += served(line)
             script.append(BEGIN if line == first else "kill $pid; wait $pid")
