@@ -80,19 +80,18 @@ def refuse_disproved(
     if is_cluster(engine.identity.engine) or engine.ledger_gap():
         return 0
     shutil.rmtree(directory, ignore_errors=True)  # of a killed process
-    with engine.view() as view:
-        files = _FilesOfCrawl(view, crawl)
-        if not files.have_reports(read):
-            return 0
-        directory.mkdir()
-        try:
-            paths, count = _ReportComparison(
-                directory, view, engine.identity.settings.keys(), files
-            ).run()
-            if paths:
-                engine.load(Load(paths, own_digests=True))
-        finally:
-            shutil.rmtree(directory)
+    directory.mkdir()
+    try:
+        with engine.view() as view:
+            files = _FilesOfCrawl(view, crawl)
+            if not files.have_reports(read):
+                return 0
+            keys = engine.identity.settings.keys()
+            paths, count = _ReportComparison(directory, view, keys, files).run()
+        if paths:
+            engine.load(Load(paths, own_digests=True))
+    finally:
+        shutil.rmtree(directory)
     return count
 
 

@@ -151,10 +151,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
             done.append(staged)
         problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
         _check_read(job, done, problems)
-        disproved_reports.settle(job.index)  # of a build that was killed
-        read = {container.name for staged in done for container in staged.containers}
-        if job.crawl and read and read_identity(job.index).generation:
-            disproved_reports.owe(job.index, job.crawl)
+        read = _owe_comparison(job, done)
         outcome, unconfirmed = _load(job, plan, staging, done, cluster, on_progress)
         disproved = disproved_reports.settle(job.index, read)
         staging.clear()
@@ -435,6 +432,16 @@ def _load(
         unconfirmed.write(job.index)
         outcome = engine.load(load) if cluster is None else engine.load_on(load, cluster)
         return outcome, unconfirmed
+
+
+def _owe_comparison(job: Build, done: list[Staged]) -> set[str]:
+    """Note that reports of the crawl are to be compared; return the names of the files read."""
+    disproved_reports.settle(job.index)  # of a build that was killed
+    read = {container.name for staged in done for container in staged.containers}
+    can_have_reports = not is_cluster(job.engine) and read_identity(job.index).generation
+    if job.crawl and read and can_have_reports:
+        disproved_reports.owe(job.index, job.crawl)
+    return read
 
 
 def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:
