@@ -28,7 +28,7 @@ from dedupindex.index.filter_store import FilterStore
 from dedupindex.index.format.cells import sealed_text, unsealed_text
 from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.load.merge_rule import MergeOutcome
-from dedupindex.indexer import spot_check
+from dedupindex.indexer import disproved_reports, spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
 from dedupindex.runtime.files import data_files, exclusive, size_on_disk
 from dedupindex.runtime.progress import measured
@@ -278,6 +278,7 @@ def _copy_files(index: Path, target: Path) -> None:
         with closing(store):  # first, so that what is merged meanwhile is in both, not in neither
             store.copy(target)
     tokens.copy(index, target)
+    disproved_reports.copy_note(index, target)
     with closing(open_index(index)) as source:
         source.copy(target)
     if (copied := open_store(target)) is not None:
@@ -379,6 +380,7 @@ def _copied_to_engine(
         note_compared(target, copied)
         taken = _crawls_too(index, target, repair)
     tokens.copy(index, target)
+    disproved_reports.copy_note(index, target)
     return copied, taken
 
 

@@ -86,9 +86,7 @@ def _loaded(
         read = {file.crawl for file in view.containers()}
     for crawl in crawls:
         if crawl.name in read:
-            refused = refuse_disproved(engine, crawl.name, directory)
-            outcome.contradicted += refused
-            outcome.added -= min(refused, outcome.added)
+            outcome.contradicted += refuse_disproved(engine, crawl.name, directory)
     return outcome, drawn
 
 

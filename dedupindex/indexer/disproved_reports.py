@@ -6,9 +6,10 @@ answered with it. A record of the same URL, second and digest bears a report out
 puts it in the place of the report. The others get a tombstone here, as purged captures do.
 
 A crawler may report digests of an algorithm that its files do not state, as SHA-256 for records
-with a SHA-1: no record could bear them out, and they are kept. So are reports that name no file,
-and reports under a further digest. Crawls of a namespace, or on a cluster, are never merged, so the
-index has none of their reports; what was merged before an index was copied to a cluster is kept.
+with a SHA-1: no record could bear them out, and they are kept. So are reports that name no file
+or a whole path, and reports under a further digest. Crawls of a namespace, or on a cluster, are
+never merged, so the index has none of their reports; what was merged before an index was copied to
+a cluster is kept.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from dedupindex.index.format.cells import (
     ALSO,
     DEPENDENT,
     SEVERAL,
-    ContainerRef,
     Keys,
     entries_of,
     packed_url,
@@ -50,6 +50,12 @@ def owe(index: Path, crawl: str) -> None:
     """Note, before a build commits, that the reports of a crawl are to be compared."""
     with atomic_file(index / OWED) as stream:
         stream.write(crawl.encode())
+
+
+def copy_note(index: Path, target: Path) -> None:
+    """Let a copy of an index owe what the index owes."""
+    if (index / OWED).exists():
+        owe(target, (index / OWED).read_text("utf-8"))
 
 
 def settle(index: Path, read: Set[str] = frozenset()) -> int:
@@ -96,45 +102,41 @@ def refuse_disproved(
 
 
 class _FilesOfCrawl:
-    """The files that were read for a crawl, and the containers that its captures name.
+    """The files that were read for a crawl, and what its captures call them.
 
-    Files are compared by their names without directories, which crawlers know.
+    They are compared by their names without directories, which crawlers know. A report that names a
+    whole path is of the container that this file is or would be: a tombstone for it would refuse
+    the record, too, so it is not compared.
     """
 
     def __init__(self, view: View, crawl: str) -> None:
         registered = {
             file.name for file in view.containers() if file.crawl == crawl and not file.purged
         }
-        places = list[tuple[int, ContainerRef]]()
-        if registered:
-            places = [
-                (number, place)
-                for number, place in view.places()
-                if place.crawl == crawl and place.container
-            ]
-        self._file_of = {name: name for name in registered}  # -> its file, of those in a WACZ, too
-        self.own = set[int]()  # numbers of containers that were read
-        for number, place in places:
+        file_of = {name: name for name in registered}  # -> its file, of those in a WACZ, too
+        self.read: dict[int, str] = {}  # numbers of containers that were read, and last names
+        self.reported: dict[int, str] = {}  # of those that reports name
+        for number, place in view.places() if registered else ():
+            if place.crawl != crawl:
+                continue
             for name in files_of(place.container):
                 if name in registered:
-                    self._file_of[place.container] = name
-                    self.own.add(number)
-        names = {last_name(name) for name in self._file_of}
-        self.names = {
-            number: name
-            for number, place in places
-            if (name := last_name(place.container)) in names
+                    file_of[place.container] = name
+                    self.read[number] = last_name(place.container)
+            if place.container and not (place.container[0] == "/" or "://" in place.container):
+                self.reported[number] = last_name(place.container)
+        self._files = defaultdict[str, set[str]](set)  # last name -> files
+        for name, file in file_of.items():
+            self._files[last_name(name)].add(file)
+        self.reported = {
+            number: name for number, name in self.reported.items() if name in self._files
         }
 
-    def have_reports(self, read: Set[str]) -> bool:
-        """Return whether something was reported of files, of those in `read` if it has any.
-
-        What names a whole path is known only when the index is read, and then compared as well.
-        """
-        reported = {name for number, name in self.names.items() if number not in self.own}
-        if read:
-            reported &= {last_name(name) for name, file in self._file_of.items() if file in read}
-        return bool(reported)
+    def have_reports(self, files: Set[str]) -> bool:
+        """Return whether something was reported of files, of those in `files` if it has any."""
+        return any(
+            not files or not self._files[name].isdisjoint(files) for name in self.reported.values()
+        )
 
 
 class _ReportComparison:
@@ -142,7 +144,8 @@ class _ReportComparison:
 
     def __init__(self, directory: Path, view: View, keys: Keys, files: _FilesOfCrawl) -> None:
         self._directory, self._view, self._keys, self._files = directory, view, keys, files
-        self._containers = {number.to_bytes(4, "big"): number for number in files.names}
+        every = (*files.read, *files.reported)
+        self._containers = {number.to_bytes(4, "big"): number for number in every}
         self._algorithms = defaultdict[str, set[int]](set)  # that the records of a file state
         self._unproven = RunWriter(directory, "unproven", run_bytes=_RUN_BYTES)
 
@@ -187,12 +190,12 @@ class _ReportComparison:
         reports, stored = list[bytes](), set[tuple[bytes, bytes]]()
         for entry in entries:
             kind = entry[0] & 3
-            number = self._containers.get(entry[_CONTAINER]) if kind in (RECORD, ROW) else None
+            number = self._containers.get(entry[_CONTAINER], 0) if kind in (RECORD, ROW) else 0
             if kind == RECORD:
                 stored.add((entry[2:8], packed_url(entry)))
-                if number is not None and number in self._files.own:
-                    self._algorithms[self._files.names[number]].add(key[0])
-            elif number is not None and not entry[1] & ALSO:
+                if number in self._files.read:
+                    self._algorithms[self._files.read[number]].add(key[0])
+            elif number in self._files.reported and not entry[1] & ALSO:
                 reports.append(entry)
         if not reports:
             return
@@ -209,12 +212,9 @@ class _ReportComparison:
     def _is_disproved(self, staged: bytes) -> bool:
         """Return whether records of its file could have borne a report out.
 
-        Of a file without any record of the index that is any report, but not a row that names no
-        file: it is of the listing that it is in.
+        Of a file without any record of the index that is any report.
         """
         body = staged[self._keys.lengths()[staged[0]] :]
         number = self._containers[body[_CONTAINER_OF_TOMBSTONE]]
-        algorithms = self._algorithms.get(self._files.names[number])
-        if algorithms is None:
-            return number not in self._files.own
-        return staged[0] in algorithms
+        algorithms = self._algorithms.get(self._files.reported[number])
+        return algorithms is None or staged[0] in algorithms

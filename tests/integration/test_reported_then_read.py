@@ -247,7 +247,7 @@ def test_files_are_compared_one_by_one(tmp_path: Path, engine: str) -> None:
 
 
 @engines
-@pytest.mark.parametrize("named", ["warcs/a.warc.gz", "/elsewhere/a.warc.gz"])
+@pytest.mark.parametrize("named", ["warcs/a.warc.gz", "a.warc.gz"])
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "wacz"])
 def test_paths_and_files_in_a_wacz_are_those_of_the_file(
     tmp_path: Path, engine: str, named: str, packed: bool
@@ -293,6 +293,33 @@ def test_a_build_that_was_interrupted_is_completed_by_the_next(
     assert answers(index, GHOST)
     another = tmp_path / "another.warc.gz"
     another.write_bytes(gz(response(b"more", Target_URI=b"http://d.test/", Date=DATE)))
-    typed("index", "--add", another, index)
-    assert not answers(index, GHOST)
-    assert not (index / disproved_reports.OWED).exists() and not (index / "merging").exists()
+    typed("index", "--copy", tmp_path / "copy", index)
+    for one in (index, tmp_path / "copy"):
+        typed("index", "--add", another, one)
+        assert not answers(one, GHOST)
+        assert not (one / disproved_reports.OWED).exists() and not (one / "merging").exists()
+
+
+@engines
+def test_no_record_is_refused_for_a_report_of_a_file_of_its_name(
+    tmp_path: Path, engine: str
+) -> None:
+    """Two directories have files of one name; reports have whole paths, or the name alone."""
+    index, first = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    second = tmp_path / "second/a.warc.gz"
+    second.parent.mkdir()
+    record = response(b"of b", Target_URI=b"http://a.test/b", Date=DATE, number=7)
+    second.write_bytes(gz(record))
+    digest = sha1(b"of b").decode()
+    of_second = {"digest": digest, "url": "http://a.test/b"}
+    reported_by(
+        index, "both", {**of_second, "container": str(second)},
+        {"digest": GHOST, "url": "http://a.test/2", "container": "a.warc.gz"},
+    )  # fmt: skip
+    typed("index", "--merge", index)
+    typed("index", "--add", "--crawl", "both", first, index)
+    assert not answers(index, GHOST) and answers(index, digest)
+    typed("index", "--add", "--crawl", "both", second, index)
+    listed = typed("list", index, "--digest", digest, "--json")[0]
+    assert [json.loads(line)["evidence"] for line in listed.splitlines()] == ["record"]
+    typed("index", "--check", index)
