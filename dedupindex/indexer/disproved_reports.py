@@ -14,6 +14,7 @@ a cluster is kept.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Set
@@ -49,13 +50,13 @@ _CONTAINER_OF_TOMBSTONE = slice(8, 12)
 def owe(index: Path, crawl: str) -> None:
     """Note, before a build commits, that the reports of a crawl are to be compared."""
     with atomic_file(index / OWED) as stream:
-        stream.write(crawl.encode())
+        stream.write(os.fsencode(crawl))
 
 
 def copy_note(index: Path, target: Path) -> None:
     """Let a copy of an index owe what the index owes."""
     if (index / OWED).exists():
-        owe(target, (index / OWED).read_text("utf-8"))
+        owe(target, os.fsdecode((index / OWED).read_bytes()))
 
 
 def settle(index: Path, read: Set[str] = frozenset()) -> int:
@@ -68,7 +69,7 @@ def settle(index: Path, read: Set[str] = frozenset()) -> int:
     if not note.exists():
         return 0
     with closing(open_index(index, write=True)) as engine:
-        count = refuse_disproved(engine, note.read_text("utf-8"), index / _SCRATCH, read)
+        count = refuse_disproved(engine, os.fsdecode(note.read_bytes()), index / _SCRATCH, read)
     note.unlink()
     return count
 

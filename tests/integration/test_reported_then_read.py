@@ -323,3 +323,10 @@ def test_no_record_is_refused_for_a_report_of_a_file_of_its_name(
     listed = typed("list", index, "--digest", digest, "--json")[0]
     assert [json.loads(line)["evidence"] for line in listed.splitlines()] == ["record"]
     typed("index", "--check", index)
+
+
+def test_a_crawl_may_have_any_name(tmp_path: Path) -> None:
+    index, path = begun(tmp_path, "lmdb", "other.warc.gz"), written(tmp_path)
+    typed("index", "--add", "--crawl", "a\udcff", path, index)
+    assert originals(index) == ["record"]
+    assert not (index / disproved_reports.OWED).exists()
