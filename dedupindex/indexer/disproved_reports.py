@@ -56,7 +56,7 @@ def owe(index: Path, crawl: str) -> None:
 def copy_note(index: Path, target: Path) -> None:
     """Let a copy of an index owe what the index owes."""
     if (index / OWED).exists():
-        owe(target, os.fsdecode((index / OWED).read_bytes()))
+        shutil.copyfile(index / OWED, target / OWED)
 
 
 def settle(index: Path, read: Set[str] = frozenset()) -> int:

@@ -87,10 +87,7 @@ class Tombstones(NamedTuple):
         if kind != ROW or not same_second:
             return False
         row = place_of(container_of(entry)).container
-        return any(
-            row_matches(row, place_of(int.from_bytes(one[6:10], "big")).container)
-            for one in same_second
-        )
+        return any(_may_be_in(one[6:10], row, place_of) for one in same_second)
 
     def refutes(self, row: bytes) -> bool:
         """Return whether the record behind a row was read, and was no original."""
@@ -118,12 +115,16 @@ def denied(
     return entry[2:8] in tombstones.read or any(
         one[:6] == entry[2:8]
         and one[10:] == url_hash(entry)
-        and (
-            one[6:10] == _ANYWHERE
-            or row_matches(capture.container, place_of(int.from_bytes(one[6:10], "big")).container)
-        )
+        and _may_be_in(one[6:10], capture.container, place_of)
         for one in tombstones.purged
     )
+
+
+def _may_be_in(number: bytes, row: str, place_of: Callable[[int], ContainerRef]) -> bool:
+    """Return whether a row that names a container may be of that of a tombstone."""
+    if number == _ANYWHERE:
+        return True
+    return row_matches(row, place_of(int.from_bytes(number, "big")).container)
 
 
 def unmarked(entry: bytes) -> bytes:
