@@ -50,9 +50,8 @@ _DIGEST_ANY = CELLS[Strategy.DIGEST_ANY.value, "exact_url"]
 _COVERS = {"": 0, **{covers.name.lower(): covers.value for covers in Covers if covers}}
 _CELLS = {match: MATCHES.index(match.value) for match in Match}
 _NAMES = {match: match.value for match in Match}  # the attribute of an enumeration is slow
-_OPTIONS = frozenset({"crawl", "strategy", "covers", "mime", "size"})
-_PLAIN = _OPTIONS | {"digest", "url"}
-_NO_OPTIONS: dict[str, str] = {}
+_OPTIONS = frozenset({"crawl", "strategy", "covers", "mime"})
+_PLAIN = _OPTIONS | {"digest", "url", "size"}
 _ENCODINGS = {32: 0, 40: 2}  # of a `Spelling`, by the letters of a digest without its label
 
 _Render = Callable[[PlainAnswers, PlainHit, PlainQuery, Match, bool, Reading | None], Reply | None]
@@ -242,34 +241,33 @@ _JSON = _PlainForm((OK, JSON, NONE), shows_spelling=True, render=_json_of)
 def plain_query(text: str) -> PlainQuery | None:
     """Parse the query string of a plain lookup; None for any other."""
     if text.startswith("digest=sha1:") and text.find("&url=") == 44:  # as most clients write it
-        spelled = text[12:44]
-        url, more, rest = text[49:].partition("&")
-        given = _parameters(rest, _OPTIONS) if more else _NO_OPTIONS
+        spelled, end, more = text[12:44], text.find("&", 49), ""
+        url = text[49:]
+        if end > 0:
+            url, more = text[49:end], text[end:]
     else:
         given = _parameters(text, _PLAIN)
         if given is None or "digest" not in given or "url" not in given:
             return None
-        label, _, spelled = given["digest"].replace("%3A", ":").partition(":")
+        label, _, spelled = given.pop("digest").replace("%3A", ":").partition(":")
         if label != "sha1":
             return None
-        url = given["url"]
-    if given is None:
-        return None
-    base, crawl, covers, mime, size = _DIGEST_ANY, "", 0, "", -1
-    if given:
-        get = given.get
-        if "strategy" in given:
-            base = _BASES.get(given["strategy"], -1)
-        crawl, mime, number = get("crawl", ""), get("mime", ""), get("size")
-        covers = _COVERS.get(get("covers", ""), -1)
-        if base < 0 or covers < 0 or "%" in crawl or "+" in crawl:
+        url = given.pop("url")
+        more = "".join(f"&{name}={value}" for name, value in given.items())
+    # All but the size are the same in many lookups.
+    before, stated, after = more.partition("&size=")
+    size = -1
+    if stated:
+        number, others, after = after.partition("&")
+        if not number.isdigit() or len(number) > 18:
             return None
-        if number is not None:
-            if not number.isdigit() or len(number) > 18:
-                return None
-            size = int(number)
+        size, before = int(number), before + others + after
+    options = _options.get(before)
+    if options is None:
+        options = _options.keep(before, _parsed(before))
+    base, crawl, covers, mime = options
     prefix = sha1_prefix(spelled)
-    if prefix is None or not url or "+" in url:
+    if base < 0 or prefix is None or not url or "+" in url:
         return None
     if "%" in url:
         # Nearly always these escapes are all there is, and replacing them makes no new one.
@@ -285,6 +283,24 @@ def plain_query(text: str) -> PlainQuery | None:
     if url[0] == "<" or url[-1] == ">":
         return None
     return prefix, spelled, url, base, crawl, covers, mime, size
+
+
+_Options = tuple[int, str, int, str]
+"""Cell of an exact hit, -1 if these options are not plain; crawl, covers, media type."""
+_NOT_PLAIN: _Options = (-1, "", 0, "")
+_options = Cache[str, _Options]()  # by their part of a query string, which begins with "&"
+
+
+def _parsed(text: str) -> _Options:
+    """Parse the options of a lookup but its size, as they stand in the query string."""
+    given = _parameters(text[1:], _OPTIONS) if text else {}
+    if given is None:
+        return _NOT_PLAIN
+    base = _BASES.get(given["strategy"], -1) if "strategy" in given else _DIGEST_ANY
+    covers, crawl = _COVERS.get(given.get("covers", ""), -1), given.get("crawl", "")
+    if covers < 0 or "%" in crawl or "+" in crawl:
+        return _NOT_PLAIN
+    return base, crawl, covers, given.get("mime", "")
 
 
 def _parameters(text: str, known: frozenset[str]) -> dict[str, str] | None:
