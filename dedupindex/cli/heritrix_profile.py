@@ -44,7 +44,6 @@ PROFILE_NAME = "crawler-beans.cxml"
 PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
 _MADE = "; the job is made all the same"
-_SILENT = "does not say what its index has"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
 _HIGHEST_PORT = 65_535
 _SERVER = re.compile(
@@ -284,6 +283,14 @@ def _write_request(job: HeritrixJob) -> tuple[str, str, str]:
     return "/crawls", urlencode(form), "application/x-www-form-urlencoded"
 
 
+class _Asked(NamedTuple):
+    """What came of asking a server for its index."""
+
+    served: _ServedIndex | None
+    problem: str = ""  # a sentence, why it did not say
+    is_ours: bool = False  # it is bin/serve
+
+
 class _ServedIndex(NamedTuple):
     """What a server says of its index."""
 
@@ -292,33 +299,36 @@ class _ServedIndex(NamedTuple):
     has_filter: bool
 
     @classmethod
-    def asked(cls, server: str, token: str) -> tuple[_ServedIndex | None, str]:
-        """Ask a server for its index; return None if it does not say, and a sentence why not."""
+    def asked(cls, server: str, token: str) -> _Asked:
+        """Ask a server for its index."""
         named = f"the server {printable(server)}"
         try:
             connection = _connected(server)
         except SSLCertVerificationError:  # the Java of Heritrix trusts other certificates
-            return None, ""
+            return _Asked(None)
         except (OSError, HTTPException, ValueError) as error:  # the last two: no host or port
             reason = getattr(error, "strerror", None) or str(error)
             cure = "start bin/serve before you launch it"
-            return None, f"{named} is not reached now ({reason}){_MADE}: {cure}"
+            return _Asked(None, f"{named} is not reached now ({reason}){_MADE}: {cure}")
         try:
             with closing(connection):
                 status, content = _get(connection, server, "/stats", token)
                 if status == HTTPStatus.OK and isinstance(content.get("settings"), dict):
                     found, _ = _get(connection, server, "/digest-filter", token)
                     engine = str(content.get("engine"))
-                    return cls(content["settings"], engine, found == HTTPStatus.OK), ""
+                    index = cls(content["settings"], engine, found == HTTPStatus.OK)
+                    return _Asked(index, is_ours=True)
         except (OSError, HTTPException, ValueError) as error:
-            return None, f"{named} does not answer as bin/serve does ({error!r}){_MADE}"
+            return _Asked(None, f"{named} does not answer as bin/serve does ({error!r}){_MADE}")
         problem = content.get("error")
         if isinstance(problem, dict) and "message" in problem:
             reason = printable(str(problem["message"]))
-            return None, f"{named} {_SILENT} ({reason}){_MADE}"
-        return None, (
+            said = f"{named} does not say what its index has ({reason}){_MADE}"
+            return _Asked(None, said, is_ours=True)
+        return _Asked(
+            None,
             f"{named} is no dedupindex: it answers GET /stats with status {status}{_MADE}: set "
-            f"server in its {BEANS} to the address that bin/serve prints"
+            f"server in its {BEANS} to the address that bin/serve prints",
         )
 
     def takes_text(self) -> bool:
@@ -436,9 +446,8 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
         )
     settings = HeritrixJob(name=name, delay=not no_delay, **chosen)
     check_job(job, settings)
-    served, problem = _ServedIndex.asked(settings.server, settings.token)
-    is_ours = served is not None or _SILENT in problem
-    refused = token_problem(settings) if is_ours else ""
+    answer = _ServedIndex.asked(settings.server, settings.token)
+    refused = token_problem(settings) if answer.is_ours else ""
     if refused and settings.token:
         raise BadInput(
             f"the server {printable(settings.server)} does not let --token write to crawls of "
@@ -449,8 +458,8 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     not_compiled = compile_script(heritrix, job)
     if not_compiled:
         say(f"the script was not compiled: {not_compiled}; Heritrix compiles it for each launch")
-    if problem:
-        say(problem)
+    if answer.problem:
+        say(answer.problem)
     if refused:
         say(
             f"the server {printable(settings.server)} wants a token ({refused}){_MADE}, and would "
@@ -462,6 +471,6 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     start = shlex.quote(printable(str(heritrix / "bin/foreground_heritrix")))
     launch = f"{start} -a admin:PASSWORD -j {jobs} -r {shlex.quote(name)}"
     ready = f"{place} is ready; to launch it: {launch}"
-    lines = [ready, *_needs(chosen, served)]
+    lines = [ready, *_needs(chosen, answer.served)]
     print_result({"job": place, "name": name, "server": chosen["server"]}, lines)
     return 0

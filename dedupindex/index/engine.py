@@ -114,6 +114,9 @@ class View(Finder, Protocol):
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
         """Yield every capture with the digest that it is stored under, in the order of digests."""
 
+    def cell(self, key: bytes) -> bytes | None:
+        """Return the cell of a key; raises `Damaged`."""
+
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys with a prefix, in order, and their cells."""
 

@@ -110,7 +110,7 @@ def _lost_without_winner(view: View, settings: Settings) -> Iterator[list[bytes]
     for key, group in groupby(split_items(view.ledger(), keys), itemgetter(0)):
         copies = [body for _, body in group if body[0] != DEPENDENT]
         if copies:
-            cell = next((cell for found, cell in view.cells(key) if found == key), None)
+            cell = view.cell(key)
             if rule.replace(key, cell, copies, MergeOutcome())[0] != cell:
                 yield [key + copy for copy in copies]
 

@@ -17,6 +17,7 @@ from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery
 from dedupindex.lookup.savings_report import share_of_handled
 from dedupindex.runtime.charts import bar
+from dedupindex.urlkey import in_idna
 from server.api.crawls import crawl_row, crawl_rows
 from server.auth import NamespaceAccess
 from server.pages.chart_pages import CLASSES, byte_counts, lookup_counts, table_row
@@ -125,12 +126,7 @@ def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, An
 def _spellings(name: str) -> list[bytes]:
     """Return the spellings of a host in crawls: as given, and in IDNA."""
     text = name.encode("utf-8", "replace").lower()[:LONGEST]
-    if text.isascii():
-        return [text]
-    try:
-        return [text, name.encode("idna")]
-    except UnicodeError:
-        return [text]
+    return list(dict.fromkeys((text, in_idna(text))))
 
 
 def _largest_hosts(reading: Reading, visible: NamespaceAccess) -> dict[str, Any]:

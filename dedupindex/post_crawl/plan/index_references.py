@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cached_property
-from itertools import chain, groupby
+from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
@@ -119,8 +119,8 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
     ) -> set[tuple[bytes, bytes]]:
         """Return 14 digits and URL of the records of a key that are in files outside of the set."""
         found = set()
-        cells = [cell for full, cell in self._view.cells(key) if full == key]
-        for entry in (*copies, *chain.from_iterable(map(entries_of, cells))):
+        cell = self._view.cell(key)
+        for entry in (*copies, *(entries_of(cell) if cell else ())):
             if entry[0] & 3 == RECORD:
                 capture = decode(key, entry, self._place_of)
                 if self._is_outside(capture.container, paths):

@@ -291,9 +291,9 @@ class DigestImpact:
         """Return whether a revisit was purged by its URL, and its file was read again since."""
         packed, second = own[_LENGTH:-6], own[-6:]
         key = self._target.keys.key_of(cells.digest_of_key(self.prefix), unpack(packed))
-        cell = next((cell for found, cell in self._view.cells(key) if found == key), b"")
+        cell = self._view.cell(key)
         tombstone = encode_purged_revisit(second, packed)
-        return bool(cell) and any(
+        return cell is not None and any(
             entry[0] & 3 == REVISIT and entry == tombstone for entry in cells.entries_of(cell)
         )
 

@@ -117,7 +117,7 @@ class LiveImpact:
 
     def _own(self, key: bytes, copies: Iterable[bytes]) -> Iterator[bytes]:
         """Yield what index and ledger have under a key; claims only if the target is by URL."""
-        cell = next((cell for found, cell in self._view.cells(key) if found == key), b"")
+        cell = self._view.cell(key)
         for one in chain(map(cells.strip_flags, cells.entries_of(cell)) if cell else (), copies):
             kind = one[0] & 3
             if kind < NAMED or (kind != REVISIT and self._target.by_url):

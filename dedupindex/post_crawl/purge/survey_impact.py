@@ -225,7 +225,7 @@ class ImpactSurvey:
 
     def _captures_of(self, key: bytes) -> list[bytes]:
         """Return what answers under a key that the survey does not read."""
-        cell = next((cell for found, cell in self.view.cells(key) if found == key), b"")
+        cell = self.view.cell(key)
         return [one for one in cells.entries_of(cell) if cells.answers(one)] if cell else []
 
     def _add_other(self, cell: bytes) -> None:
