@@ -1,12 +1,18 @@
-"""The commands of docs/operations.md, in the order of the page, on one machine."""
+"""The commands of docs/operations.md on one machine, and the script that takes records out."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from warcio.archiveiterator import ArchiveIterator
 
 from demo.steps import free_port
 from tests.support.paths import ROOT
@@ -88,3 +94,27 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
         check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["example.warc.gz", "example.warc"])
+def test_the_script_takes_the_records_of_a_url_out_and_leaves_all_else(
+    tmp_path: Path, name: str
+) -> None:
+    page = (ROOT / "docs/post-crawl.md").read_text()
+    begin = page.index("        import os, sys\n        from warcio")
+    script = dedent(page[begin : page.index("\n   Put the new file", begin)])
+    data = (ROOT / "tests/data/warc/example.warc.gz").read_bytes()
+    before = tmp_path / name
+    before.write_bytes(data if name.endswith(".gz") else gzip.decompress(data))
+
+    def without(url: str) -> Path:
+        after = tmp_path / f"without-{name}"
+        line = [sys.executable, "-c", script, url, before, after]
+        subprocess.run(line, check=True)
+        return after
+
+    assert without("http://example.org/other").read_bytes() == before.read_bytes()
+    with open(without("http://example.com/"), "rb") as stream:
+        left = [record.rec_type for record in ArchiveIterator(stream)]
+    assert left == ["warcinfo", "warcinfo"]
+    assert before.read_bytes().startswith(without("http://example.com/").read_bytes()[:100])
