@@ -31,10 +31,11 @@ from dedupindex.index.format.cells import (
     DEPENDENT,
     SEVERAL,
     Keys,
+    container_of,
     entries_of,
     packed_url,
 )
-from dedupindex.index.format.file_names import files_of, last_name
+from dedupindex.index.format.file_names import files_of, is_whole, last_name
 from dedupindex.index.format.ledger import split_items
 from dedupindex.index.format.tombstones import RECORD, ROW, Tombstones, encode_purged
 from dedupindex.index.load.runs import RunWriter, merge_files
@@ -111,11 +112,10 @@ class _FilesOfCrawl:
     """
 
     def __init__(self, view: View, crawl: str) -> None:
-        registered = {
-            file.name for file in view.containers() if file.crawl == crawl and not file.purged
-        }
+        # Also those that were purged: the index has no record of them, nor may it have a report.
+        registered = {file.name for file in view.containers() if file.crawl == crawl}
         file_of = {name: name for name in registered}  # -> its file, of those in a WACZ, too
-        self.read: dict[int, str] = {}  # numbers of containers that were read, and last names
+        self.read: dict[int, list[str]] = {}  # numbers of containers that were read, last names
         self.reported: dict[int, str] = {}  # of those that reports name
         for number, place in view.places() if registered else ():
             if place.crawl != crawl:
@@ -123,8 +123,8 @@ class _FilesOfCrawl:
             for name in files_of(place.container):
                 if name in registered:
                     file_of[place.container] = name
-                    self.read[number] = last_name(place.container)
-            if place.container and not (place.container[0] == "/" or "://" in place.container):
+                    self.read[number] = _last_names(place.container)
+            if place.container and not is_whole(place.container):
                 self.reported[number] = last_name(place.container)
         self._files = defaultdict[str, set[str]](set)  # last name -> files
         for name, file in file_of.items():
@@ -138,6 +138,11 @@ class _FilesOfCrawl:
         return any(
             not files or not self._files[name].isdisjoint(files) for name in self.reported.values()
         )
+
+
+def _last_names(container: str) -> list[str]:
+    """Return the last names of a container and of the WACZ files that it may be in."""
+    return [last_name(name) for name in files_of(container)]
 
 
 class _ReportComparison:
@@ -170,12 +175,17 @@ class _ReportComparison:
         groups = groupby(items, key=itemgetter(0))
         key_of_copies, copies = self._next(groups)
         for key, cell in self._view.cells():
-            while copies and key_of_copies < key:
+            while copies and key_of_copies < key:  # the record of these is gone
+                yield key_of_copies, copies
                 key_of_copies, copies = self._next(groups)
             if copies and key_of_copies == key:
                 yield key, [*entries_of(cell), *copies]
+                key_of_copies, copies = self._next(groups)
             elif cell[0] == SEVERAL or cell[_CONTAINER] in self._containers:
                 yield key, list(entries_of(cell))
+        while copies:
+            yield key_of_copies, copies
+            key_of_copies, copies = self._next(groups)
 
     def _next(
         self, groups: Iterator[tuple[bytes, Iterator[tuple[bytes, bytes]]]]
@@ -188,27 +198,39 @@ class _ReportComparison:
         return b"", []
 
     def _read(self, key: bytes, entries: list[bytes]) -> None:
-        reports, stored = list[bytes](), set[tuple[bytes, bytes]]()
+        reports, records = list[bytes](), list[bytes]()
         for entry in entries:
             kind = entry[0] & 3
             number = self._containers.get(entry[_CONTAINER], 0) if kind in (RECORD, ROW) else 0
             if kind == RECORD:
-                stored.add((entry[2:8], packed_url(entry)))
-                if number in self._files.read:
-                    self._algorithms[self._files.read[number]].add(key[0])
+                records.append(entry)
+                for name in self._files.read.get(number, ()):
+                    self._algorithms[name].add(key[0])
             elif number in self._files.reported and not entry[1] & ALSO:
                 reports.append(entry)
         if not reports:
             return
+        stored = {
+            (record[2:8], packed_url(record), name)
+            for record in records
+            for name in _last_names(self._view.place_of(container_of(record)).container)
+        }
         tombstones = Tombstones.among(entries)
         self._unproven.extend(
             [
                 key + encode_purged(entry, anywhere=False)
                 for entry in reports
-                if (entry[2:8], packed_url(entry)) not in stored
+                if (entry[2:8], packed_url(entry), self._name_in(entry)) not in stored
                 and not tombstones.is_purged(entry, self._view.place_of)
             ]
         )
+
+    def _name_in(self, report: bytes) -> str:
+        """Return the last name of the file that a report names.
+
+        A record in another file does not bear a report out: it may be purged with its file.
+        """
+        return self._files.reported[self._containers[report[_CONTAINER]]]
 
     def _is_disproved(self, staged: bytes) -> bool:
         """Return whether records of its file could have borne a report out.

@@ -120,6 +120,8 @@ def stage(task: StageTask, numbers: Callable[[str], int], progress: Progress) ->
                 writer.extend(batch)
                 dependents.extend(stager.dependents)
                 stager.dependents = []
+        for name in source.members:  # also of those without a capture: reports may name them
+            numbers(name)
         staged.problems += stager.problems
         staged.tally.containers += 1
         if source.changed:

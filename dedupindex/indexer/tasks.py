@@ -79,7 +79,7 @@ def make_plan(
         found_names.add(found.name)
         is_staged = _is_staged(found, done)
         # also for a staged container, because it may replace captures
-        before = None if view is None else _known(found, view, plan, replace=replace)
+        before = None if view is None else _known(found, view, plan, crawl, replace=replace)
         if (other := _other_crawl(before, crawl, reread=reread)) is not None:
             moved[found.name] = other
         if is_staged:
@@ -108,12 +108,21 @@ def _other_crawl(before: IndexedContainer | None, crawl: str, *, reread: bool) -
     """
     if before is None or before.purged or crawl == before.crawl:
         return None
-    if not crawl and reread:
+    if reread:
+        _keep_in_crawl(before, crawl)
+    return before.crawl if crawl else None
+
+
+def _keep_in_crawl(before: IndexedContainer, crawl: str) -> None:
+    """Raise `BadInput` for a container of a crawl that is to be read again for none.
+
+    What the crawl has reported of it would not be compared with it any more.
+    """
+    if before.crawl and not crawl:
         raise BadInput(
             f"{before.name} was read for crawl {before.crawl}, and nothing was read again: "
             f"give --crawl {before.crawl}, with the files of that crawl only"
         )
-    return before.crawl if crawl else None
 
 
 def crawls_of_files(plan: BuildPlan, view: View) -> dict[str, list[str]]:
@@ -170,7 +179,9 @@ def _input(path: str, expanded: Expanded) -> Input:
     return Input(name, status.st_size, status.st_mtime_ns)
 
 
-def _known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> IndexedContainer | None:
+def _known(
+    found: Input, view: View, plan: BuildPlan, crawl: str, *, replace: bool
+) -> IndexedContainer | None:
     """Return a container that was indexed as it is; hash it only if its time has changed."""
     name, size = found.name, found.size
     before = view.container(name)
@@ -178,6 +189,7 @@ def _known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> Index
         return None
     if before.purged:
         if replace:
+            _keep_in_crawl(before, crawl)
             plan.dropped.add(name)
             return None
         plan.purged += 1
@@ -191,6 +203,7 @@ def _known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> Index
             f"{name} was indexed before with other content ({before.size} bytes then, {size} now); "
             "give --replace to put its captures in place of the old ones, or rename it"
         )
+    _keep_in_crawl(before, crawl)
     plan.dropped.add(name)
     return None
 

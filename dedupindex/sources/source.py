@@ -42,6 +42,7 @@ class Source(ABC):
         # then be dropped; the last one is a problem that says so.
         self.changed = False
         self._unreadable_count = 0
+        self.members: list[str] = []  # names of the files in it, once `items` has ended
         self.remarks: Counter[str] = Counter()  # on records that were read, see `REMARKS`
 
     @property

@@ -48,6 +48,7 @@ class WaczSource(ArchiveSource):
                 yield [Problem(name, begin, "is in its WACZ twice: the first is read")]
                 continue
             seen.add(name)
+            self.members.append(name)
             try:
                 inner = self._open(container, info, name)
             except BROKEN as error:

@@ -19,7 +19,9 @@ from tests.unit.post_crawl.test_index_references import asking
 TYPES = ("--whitelist", "--mime", ".*")
 BODY, URL, DATE = b"the payload", b"http://a.test/1", b"2026-01-02T00:00:05Z"
 DIGEST = sha1(BODY).decode()
-names = pytest.mark.parametrize("container", ["", "a.warc.gz"], ids=["unnamed", "named"])
+names = pytest.mark.parametrize(
+    "container", ["", "a.warc.gz", "out/a.warc.gz"], ids=["unnamed", "named", "moved"]
+)
 engines = pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
 orders = pytest.mark.parametrize("merged_first", [True, False], ids=["merged", "read"])
 
@@ -330,3 +332,117 @@ def test_a_crawl_may_have_any_name(tmp_path: Path) -> None:
     typed("index", "--add", "--crawl", "a\udcff", path, index)
     assert originals(index) == ["record"]
     assert not (index / disproved_reports.OWED).exists()
+
+
+def in_a(digest: str, url: str) -> dict[str, Any]:
+    return {"digest": digest, "url": url, "container": "a.warc.gz"}
+
+
+@engines
+@pytest.mark.parametrize("keep", ["earliest", "latest"])
+def test_a_report_whose_record_is_gone_does_not_come_back(
+    tmp_path: Path, engine: str, keep: str
+) -> None:
+    """The record had taken its place, and nothing else is under its key."""
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    if keep == "latest":
+        index = index.with_name("latest")
+        typed("index", *TYPES, "--engine", engine, "--keep", keep, "--empty", index)
+    url, whole = "http://a.test/2", path.read_bytes()
+    last = gz(response(b"the last", Target_URI=url.encode(), Date=DATE, number=7))
+    path.write_bytes(whole + last)
+    digest = sha1(b"the last").decode()
+    reported_by(index, "cut", in_a(digest, url), in_a(DIGEST, URL.decode()))
+    typed("index", "--merge", index)
+    typed("index", "--add", "--crawl", "cut", path, index)
+    path.write_bytes(whole + last[: len(last) // 2])
+    read = ("--replace", "--crawl", "cut", path, index, "--json")
+    assert json.loads(typed("index", *read, status=7)[0])["disproved_reports"] == 1
+    later = tmp_path / "later.warc.gz"
+    record = response(b"the last", Target_URI=url.encode(), Date=b"2026-01-03T00:00:00Z", number=9)
+    later.write_bytes(gz(record))
+    typed("index", "--add", "--crawl", "later", later, index)
+    assert answers(index, digest, url)
+    typed("purge", index, "--container", later)
+    assert not answers(index, digest, url)
+
+
+@engines
+def test_a_record_in_another_file_does_not_bear_a_report_out(tmp_path: Path, engine: str) -> None:
+    """That file may be purged."""
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    url, copied = "http://a.test/2", tmp_path / "z.warc.gz"
+    record = gz(response(b"the last", Target_URI=url.encode(), Date=DATE, number=7))
+    copied.write_bytes(record)
+    path.write_bytes(path.read_bytes() + record[: len(record) // 2])
+    digest = sha1(b"the last").decode()
+    reported_by(index, "cut", in_a(digest, url), in_a(DIGEST, URL.decode()))
+    typed("index", "--merge", index)
+    typed("index", "--add", "--crawl", "other", copied, index)
+    typed("index", "--add", "--crawl", "cut", path, index, status=7)
+    assert answers(index, digest, url)
+    typed("purge", index, "--container", copied)
+    assert not answers(index, digest, url)
+
+
+@engines
+def test_a_file_of_a_wacz_without_a_sound_record_is_compared(tmp_path: Path, engine: str) -> None:
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    reported_by(index, "cut", in_a(GHOST, "http://a.test/2"))
+    typed("index", "--merge", index)
+    with zipfile.ZipFile(tmp_path / "x.wacz", "w", zipfile.ZIP_STORED) as wacz:
+        wacz.write(path, "archive/b.warc.gz")
+        wacz.writestr("archive/a.warc.gz", path.read_bytes()[:-40])
+    typed("index", "--add", "--crawl", "cut", tmp_path / "x.wacz", index, status=7)
+    assert not answers(index, GHOST, "http://a.test/2")
+    typed("index", "--check", index)
+
+
+@engines
+def test_what_is_reported_of_a_wacz_is_in_its_files(tmp_path: Path, engine: str) -> None:
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    given = [in_a(DIGEST, URL.decode()), in_a(GHOST, "http://a.test/2")]
+    reported_by(index, "packed", *({**one, "container": "x.wacz"} for one in given))
+    typed("index", "--merge", index)
+    with zipfile.ZipFile(tmp_path / "x.wacz", "w", zipfile.ZIP_STORED) as wacz:
+        wacz.write(path, "archive/a.warc.gz")
+    read = ("--add", "--crawl", "packed", tmp_path / "x.wacz", index, "--json")
+    assert json.loads(typed("index", *read)[0])["disproved_reports"] == 1
+    assert answers(index, DIGEST) and not answers(index, GHOST, "http://a.test/2")
+
+
+@engines
+def test_reports_of_a_purged_file_are_refused_also_later(tmp_path: Path, engine: str) -> None:
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    typed("index", "--add", "--crawl", "late", path, index)
+    typed("purge", index, "--container", path)
+    reported_by(index, "late", in_a(GHOST, "http://a.test/2"), in_a(DIGEST, URL.decode()))
+    typed("index", "--merge", index)
+    assert not answers(index, GHOST, "http://a.test/2")
+    assert ended("list", index, "--digest", GHOST)[0] == NOTHING_FOUND
+
+
+def test_a_file_stays_in_its_crawl_when_it_is_replaced(tmp_path: Path) -> None:
+    """Else what the crawl has reported of it would not be compared with it any more."""
+    index, path = begun(tmp_path, "lmdb", "other.warc.gz"), written(tmp_path)
+    typed("index", "--add", "--crawl", "weekly", path, index)
+    path.write_bytes(gz(response(b"else", Target_URI=b"http://a.test/3", Date=DATE, number=3)))
+    said = typed("index", "--replace", path, index, status=4)[1]
+    assert "was read for crawl weekly, and nothing was read again: give --crawl weekly" in said
+    typed("index", "--replace", "--crawl", "weekly", path, index)
+    typed("purge", index, "--container", path)
+    assert "give --crawl weekly" in typed("index", "--replace", path, index, status=4)[1]
+
+
+def test_a_cdx_row_of_another_directory_is_of_the_record_that_was_purged(tmp_path: Path) -> None:
+    """wget writes the path that it was given, and the file may have been moved since."""
+    path, index = written(tmp_path), tmp_path / "index"
+    row = f"{URL.decode()} 20260102000005 {URL.decode()} text/html 200 {DIGEST[5:]} - 0"
+    cdx = tmp_path / "harvest/a.cdx"
+    cdx.write_text(f" CDX N b a m s k r V g\n{row} ../out/a.warc.gz\n")
+    typed("index", *TYPES, cdx, path, index)
+    found = json.loads(typed("impact", index, "--container", path, "--json")[0])
+    assert found["nowhere"]["captures"] == 1
+    assert found["same_url"]["captures"] == found["copies"]["captures"] == 0
+    typed("purge", index, "--container", path)
+    assert originals(index) == []

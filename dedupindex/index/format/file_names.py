@@ -19,6 +19,11 @@ def is_container(text: str, name: str) -> bool:
     return last_name(text) == name if "/" in text else text == last_name(name)
 
 
+def is_whole(name: str) -> bool:
+    """Return whether a name is an absolute path or an address."""
+    return name.startswith("/") or "://" in name
+
+
 def last_name(name: str) -> str:
     """Return the name of a container without its directory, which may be one of a store."""
     return name.rpartition("/")[2]
@@ -44,10 +49,11 @@ def is_one_of(spelled: Collection[str], name: str) -> bool:
 def row_matches(row: str, name: str) -> bool:
     """Return whether a row that names the container `row`, or none, may be of a file `name`.
 
-    Wget writes the path that it was given, which may be relative.
+    Crawlers write relative paths of their own, so of these only the last name counts. An absolute
+    path is of that file alone: there may be another one in its directory's place.
     """
     return not row or any(
-        is_container(file, row) or ("/" in row and file.endswith(f"/{row}"))
+        is_container(file, row) or (not is_whole(row) and last_name(row) == last_name(file))
         for file in files_of(name)
     )
 

@@ -84,6 +84,7 @@ class PurgeSurvey:
     unread: dict[str, int]  # see `unread_crawls`
     outdated: list[OutdatedFile] = field(default_factory=list)  # see `ImpactSurvey.outdated`
     unindexed: set[str] = field(default_factory=set)  # see `ResolvedTarget.unindexed`
+    elsewhere: dict[str, str] = field(default_factory=dict)  # paths not read -> files that were
 
 
 def survey(
@@ -195,8 +196,9 @@ def _purge(
 def _surveyed(survey: ImpactSurvey, live: int, unread: dict[str, int]) -> PurgeSurvey:
     target = survey.target
     return PurgeSurvey(
-        survey.impact, live, target.found, unread, survey.outdated(), target.unindexed
-    )
+        survey.impact, live, target.found, unread, survey.outdated(), target.unindexed,
+        target.elsewhere,
+    )  # fmt: skip
 
 
 def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:

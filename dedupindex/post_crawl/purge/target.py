@@ -11,7 +11,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
 from dedupindex.index.engine import IndexedContainer, View
 from dedupindex.index.format import cells
-from dedupindex.index.format.file_names import files_of, is_one_of, spellings
+from dedupindex.index.format.file_names import files_of, is_one_of, last_name, spellings
 from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED
@@ -74,6 +74,7 @@ class ResolvedTarget:
     found: set[int] = field(default_factory=set)  # texts or captures
     registered: list[IndexedContainer] = field(default_factory=list)  # whose captures go
     without_captures: dict[int, str] = field(default_factory=dict)  # text -> its container
+    elsewhere: dict[str, str] = field(default_factory=dict)  # text -> a file of its name
 
     def __post_init__(self) -> None:
         kind, urls = self.target.kind, self.target.urls
@@ -226,7 +227,23 @@ def resolve(target: Target, view: View, keys: cells.Keys) -> ResolvedTarget:
                 resolved.without_captures[text] = container.name
         if texts and (by_crawl or container.name in files):
             resolved.registered.append(container)
+    if not by_crawl:
+        resolved.elsewhere = _read_elsewhere(resolved, view)
     return resolved
+
+
+def _read_elsewhere(resolved: ResolvedTarget, view: View) -> dict[str, str]:
+    """Return the texts that are paths of no file that was read, and one of that name that was."""
+    names = {last_name(text): text for text in resolved.target.texts if "/" in text}
+    found, read = dict[str, str](), set[int]()
+    for container in view.containers() if names else ():
+        text = names.get(last_name(container.name))
+        if text is not None:
+            found[text] = container.name
+            read.update(resolved.texts_of(container.name))
+    return {
+        text: name for text, name in found.items() if resolved.target.texts.index(text) not in read
+    }
 
 
 def _files(view: View, name: str) -> list[str]:

@@ -139,13 +139,13 @@ def test_rows_of_a_purged_file_stay_away_by_whatever_name_and_crawl(tmp_path: Pa
     rows = [
         capture(number, url, 1, container=name, crawl=crawl, evidence=Evidence.ROW)
         for number, url, names in (
-            (1, A, ("first.warc.gz", FIRST, "")),
+            (1, A, ("first.warc.gz", FIRST, "out/first.warc.gz", "")),
             (2, B, ("data.warc.gz", inner, "a.wacz", "/w/a.wacz", "")),
         )
         for name in names
         for crawl in ("", "other")
     ]
-    load(index, rows[3:4])
+    load(index, rows[5:6])
     told = survey(index, container("data.warc.gz", FIRST)).impact
     assert (told.originals.captures, told.copies.captures) == (2, 0)  # the row lists the record
     purge(index, container("data.warc.gz", FIRST), force=False)
