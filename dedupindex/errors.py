@@ -1,8 +1,8 @@
 """The exceptions of dedupindex, with the exit status and HTTP status of each.
 
     DedupError            exit 3, HTTP 500
-      BadInput            exit 4, HTTP 400   BadDigest, BadDate, BadSource, BadQuery,
-                                             UnknownCrawl (HTTP 404)
+      BadInput            exit 4, HTTP 400   BadDigest, BadDate, BadSource, StoreUnavailable,
+                                             BadQuery, UnknownCrawl (HTTP 404)
       SettingsConflict    exit 5, HTTP 409   StrategyUnavailable, ContainerChanged, IndexExists,
                                              CrawlEnded, CrawlExists, HasDependents
       IndexUnavailable    exit 6, HTTP 503   IndexBusy, FormatFromFuture, FormatFromPast
@@ -98,6 +98,13 @@ class BadDate(BadInput, code="bad_date"):
 
 class BadSource(BadInput, code="bad_source"):
     """A source is missing, unreadable or of no known kind."""
+
+
+class StoreUnavailable(BadSource):
+    """An object store or web server did not answer, after all tries; it may answer later.
+
+    What was not read then is no property of the archive: a run stops, and is repeated.
+    """
 
 
 class BadQuery(BadInput, code="bad_query"):

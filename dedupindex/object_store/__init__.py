@@ -40,7 +40,14 @@ from dedupindex.object_store.store_address import (
     local,
     redacted,
 )
-from dedupindex.object_store.stores import ObjectFacts, check_reader, facts, facts_or_none
+from dedupindex.object_store.stores import (
+    ObjectFacts,
+    check_reader,
+    facts,
+    facts_or_none,
+    is_lasting,
+    with_retries,
+)
 from dedupindex.object_store.write_object import (
     check_writable,
     download,
@@ -54,7 +61,7 @@ __all__ = [
     "RemoteFile", "add_task_requests", "check_creatable", "check_path", "check_reader",
     "check_writable", "copy_object", "copy_source", "counted_requests", "counting_task",
     "create_object", "download", "facts", "facts_or_none", "fetched", "find_objects",
-    "in_same_store", "is_many", "is_object", "is_remote", "list_directory", "local",
+    "in_same_store", "is_lasting", "is_many", "is_object", "is_remote", "list_directory", "local",
     "locked_prefix", "open_anywhere", "redacted", "remove_object", "replace_object",
-    "task_rows", "upload", "write_marker",
+    "task_rows", "upload", "with_retries", "write_marker",
 ]  # fmt: skip

@@ -94,8 +94,18 @@ class _Server:
             self._connection.close()
 
 
+class RangeRefused(OSError):
+    """A web server answers with an error."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"the server answers with status {status}")
+        self.status = status
+
+
 def _take(answer: HTTPResponse, span: str, stored: int, into: BinaryIO) -> int:
     if answer.status != 206:
+        if answer.status >= 300:
+            raise RangeRefused(answer.status)
         raise ValueError(f"the server sends no ranges (status {answer.status})")
     content_range = answer.headers.get("Content-Range", "")
     if not content_range.startswith(f"bytes {span}/"):

@@ -16,7 +16,7 @@ from contextlib import closing
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadSource, StoreUnavailable
 from dedupindex.object_store.store_address import WEB, is_remote, redacted, scheme_of
 from dedupindex.object_store.stores import (
     ObjectFacts,
@@ -178,7 +178,9 @@ class RemoteFile(_BinaryFile):
             return got
         if isinstance(error, BadSource):
             raise error
-        raise BadSource(f"{self.name} cannot be read: {error_text(error)}") from error
+        kind = BadSource if is_lasting(error) else StoreUnavailable
+        times = "" if is_lasting(error) else f" (tried {limits().tries} times)"
+        raise kind(f"{self.name} cannot be read: {error_text(error)}{times}") from error
 
     def _read(self, offset: int, length: int) -> bytes:
         """Read once; the result may be short."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from dedupindex.errors import BadInput, BadSource, to_install
+from dedupindex.errors import BadInput, BadSource, StoreUnavailable, to_install
 from dedupindex.object_store.count_requests import counting_session, is_counting
 from dedupindex.object_store.store_address import S3, WEB, check, redacted, scheme_of
 
@@ -162,7 +162,9 @@ def _options(address: str) -> dict[str, Any]:
 
 
 def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
-    """Return the result of `work`, retried within `RetryLimits`; raises `BadSource`.
+    """Return the result of `work`, retried within `RetryLimits`.
+
+    Raises `BadSource`, or `StoreUnavailable` for what may pass.
 
     `done` says in the message what cannot be done with the object.
     """
@@ -179,7 +181,8 @@ def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
             if is_lasting(error) or number == tries:
                 why = missing(where) if isinstance(error, FileNotFoundError) else error_text(error)
                 times = f" (tried {number} times)" if number > 1 else ""
-                raise BadSource(f"{redacted(where)} cannot be {done}: {why}{times}") from error
+                kind = BadSource if is_lasting(error) else StoreUnavailable
+                raise kind(f"{redacted(where)} cannot be {done}: {why}{times}") from error
         pause(number)
     raise AssertionError
 

@@ -320,6 +320,36 @@ def test_parts_of_large_objects(
     bucket.client.delete_object(Bucket=bucket.name, Key="large")
 
 
+@pytest.mark.parametrize("more", [[], ["--spark", "2"]], ids=["here", "spark"])
+def test_an_object_that_does_not_come_ends_the_run_before_it_plans(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    """A plan without it would be another one, whose results could not be completed."""
+    run_spark_here(monkeypatch)
+    prefix = "away-spark" if more else "away"
+    out = ("--out", f"{stored.bucket.url}/{prefix}", "--state", stored.top / f"state-{prefix}")
+    words = ["dedup", stored.warcs, *out, *ONE, *more]
+    name = min(stored.planned)
+    stored.bucket.server.faults[:] = [Fault(f"/warcs/{name}", 99, status=503)]
+    status, output, messages = ended(*words, DEDUPINDEX_REMOTE_TRIES="2")
+    assert (status, output) == (4, "") and "(tried 2 times)" in messages
+    assert not stored.results(prefix)
+    stored.bucket.server.faults.clear()
+    typed(*words, status=7)  # one file is empty
+    assert stored.results(prefix) == stored.expected
+
+
+def test_no_index_is_made_without_an_object_that_does_not_come(
+    stored: Stored, tmp_path: Path
+) -> None:
+    name = min(stored.planned)
+    stored.bucket.server.faults[:] = [Fault(f"/warcs/{name}", 99, status=503)]
+    words = ("index", "--all", stored.warcs, tmp_path / "index")
+    status, output, messages = ended(*words, DEDUPINDEX_REMOTE_TRIES="2")
+    assert (status, output) == (4, "") and "(tried 2 times)" in messages
+    assert not (tmp_path / "index").exists()
+
+
 @pytest.mark.parametrize("kind", FAULTS)
 def test_faulty_store(stored: Stored, kind: str) -> None:
     """Faults at any request: no wrong object, and the next run completes the results."""

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from urllib.parse import quote
 
-from dedupindex.errors import BadInput, BadSource
-from dedupindex.object_store import RemoteFile, is_remote
+from dedupindex.errors import BadInput, BadSource, StoreUnavailable
+from dedupindex.object_store import RemoteFile, is_lasting, is_remote, with_retries
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer, fetch_rows
 from dedupindex.runtime.duckdb import Database, errors_as, insert, literal, one_thread, quoted
 from dedupindex.warc.reader import read
@@ -228,10 +228,21 @@ class RecordReader:
     def fetch(
         self, container: ManifestContainer, offset: int, stored: int, target: BinaryIO
     ) -> None:
-        """Write a range of a file to `target`, from the first URL that has it, or `BadSource`."""
+        """Write a range of a file to `target`, from the first URL that has it.
+
+        Raises `BadSource`, or `StoreUnavailable` if a server does not answer.
+        """
+        place = f"{container.place} at {offset}"
+        work = partial(self._fetch_once, container, offset, stored, target)
+        with_retries(place, work, "fetched")
+
+    def _fetch_once(
+        self, container: ManifestContainer, offset: int, stored: int, target: BinaryIO
+    ) -> None:
+        """Try each URL; raises `OSError` if one of them may answer later."""
         from dedupindex.object_store.http_ranges import FAILURES, HttpRanges  # slow: HTTP
 
-        failures: list[str] = []
+        failures, passing = list[str](), False
         self._ranges = self._ranges or HttpRanges()
         urls = self._urls.of(container)
         preferred = self._preferred.get(container.place)
@@ -243,6 +254,7 @@ class RecordReader:
                 count = self._fetch_from(url, offset, stored, target)
             except (*FAILURES, BadSource) as error:
                 failures.append(f"{url}: {error}")
+                passing = passing or isinstance(error, StoreUnavailable) or not is_lasting(error)
                 continue
             finally:
                 self.fetching += time.monotonic() - begin
@@ -252,6 +264,8 @@ class RecordReader:
                 return
             failures.append(f"{url}: {count} bytes received, not {stored}")
         why = "; ".join(failures) or "it is on another machine, and no URL was given for it"
+        if passing:
+            raise OSError(why)
         raise BadSource(f"{container.place} at {offset} cannot be fetched: {why}")
 
     def _fetch_from(self, url: str, offset: int, stored: int, target: BinaryIO) -> int:

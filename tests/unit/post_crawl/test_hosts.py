@@ -13,6 +13,7 @@ from random import Random
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.object_store import stores
 from dedupindex.post_crawl.manifest.parquet import FILE, open_manifest
 from dedupindex.post_crawl.plan.plan_file import PART, open_plan
 from dedupindex.runtime.duckdb import one_thread
@@ -90,8 +91,9 @@ def machines(tmp_path: Path, run: Run) -> Machines:
 
 
 def test_one_plan_of_two_machines_with_one_layout(
-    machines: Machines, run: Run, capsys: pytest.CaptureFixture[str]
-) -> None:
+    machines: Machines, run: Run, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     top, plan = machines.top, machines.plan()
     opened = open_plan(plan)
     assert [(one.host, one.name) for one in opened.containers().values()] == [
@@ -104,11 +106,12 @@ def test_one_plan_of_two_machines_with_one_layout(
     machines.be("b")
     status, found = run("rewrite", plan, "--host", "b", "--out", top / "whole")
     assert (status, found["revisits"], found["refused"]) == (0, 1, {"original-elsewhere": 4})
+    monkeypatch.setattr(stores, "_FIRST_WAIT", 0.001)
     assert main(["rewrite", str(plan), "--host", "b", "--out", str(top / "none"),
-                 "--base-url", "http://127.0.0.1:1/warcs"]) == 0  # fmt: skip
+                 "--base-url", "http://127.0.0.1:1/warcs"]) == 4  # fmt: skip
     error = capsys.readouterr().err
-    assert "original of another host that could not be read: a:" in error
-    assert "http://127.0.0.1:1/warcs/" in error
+    assert "dedupindex: a:" in error and "Connection refused (tried 5 times)" in error
+    assert "http://127.0.0.1:1/warcs/" in error and not list((top / "none").glob("*.gz"))
     with serving(machines.aside["a"]) as store:
         status, found = run("rewrite", plan, "--host", "b", "--out", top / "b.out",
                             "--base-url", store)  # fmt: skip
