@@ -387,13 +387,15 @@ class _DedupRun:
         if job.out is not None:
             results = ((file.path, job.out / file.name) for file in files if file.path in done)
             changed = [ChangedFile(path, os.path.abspath(result)) for path, result in results]
+            others = list[str]()
         else:  # an index may know files by their last names, and not which of these it has
             revisits = {entry.container.path for entry in entries if "revisit" in entry.records}
             names = {os.path.basename(path) for path in revisits | done}
-            paths = (file.path for file in files if os.path.basename(file.name) in names)
-            changed = [ChangedFile(path, path) for path in paths]
+            of_names = [file.path for file in files if os.path.basename(file.name) in names]
+            changed = [ChangedFile(path, path) for path in of_names]
+            others = [file.path for file in files if os.path.basename(file.name) not in names]
         self._report.indexed, problems = update_index(
-            self._options.index, changed, self._options.jobs, self._progress
+            self._options.index, changed, others, self._options.jobs, self._progress
         )
         for path, offset, message in problems:
             self._report.leave(path, message, offset)

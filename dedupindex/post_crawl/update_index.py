@@ -53,15 +53,23 @@ class _CrawlFiles:
 
 
 def update_index(
-    index: Path, files: Iterable[ChangedFile], jobs: int, on_progress: OnProgress
+    index: Path,
+    files: Iterable[ChangedFile],
+    others: Iterable[str],
+    jobs: int,
+    on_progress: OnProgress,
 ) -> tuple[int, list[Problem]]:
     """Read changed files into an index; return how many were read, and what could not be.
 
-    What the index has as it is now is not read again, so an interrupted update is repeated. Files
+    Of the `others` of the set, which have not changed, those are read that the index lacks. What
+    the index has as it is now is not read again, so an interrupted update is repeated. Files
     whose captures were purged are left out. Raises `DedupError`.
     """
     changed, identity = list(files), read_identity(index)
     with closing(open_index(index)) as engine, engine.view() as view:
+        for path in others:
+            if not any(map(view.container, (path, os.path.realpath(path)))):
+                changed.append(ChangedFile(path, path))
         by_crawl = _by_crawl(changed, view)
     read, problems = 0, list[Problem]()
     for crawl, found in sorted(by_crawl.items()):

@@ -69,6 +69,19 @@ def test_the_index_has_the_results(
 
 
 @pytest.mark.parametrize("in_place", [False, True])
+def test_new_files_without_a_duplicate_are_read_too(
+    tmp_path: Path, index: Path, in_place: bool
+) -> None:
+    """Their captures are originals for the next run."""
+    write(tmp_path / "set/n.warc.gz", 6, [Random(9).randbytes(1500)], "n")
+    write(tmp_path / "far/f.warc.gz", 7, [Random(8).randbytes(1500)], "f")  # of no SOURCE
+    for _ in range(2):
+        dedup(index, *(["--in-place"] if in_place else ["--out", tmp_path / "out"]))
+        assert days(index) == {("a", 2), ("n", 6)}
+    assert main(["index", "--check", str(index)]) == 0
+
+
+@pytest.mark.parametrize("in_place", [False, True])
 def test_an_update_that_failed_is_repeated(
     tmp_path: Path, index: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
