@@ -77,7 +77,8 @@ def verify_pair(
     to the ends of both files, the same is found in the whole files. `counts` gets how many records
     were rebuilt from a revisit (`REBUILT`).
     """
-    with opened(old) as before, opened(new) as after:
+    # Each difference leads back to the beginning of its record.
+    with opened(old, scattered=True) as before, opened(new, scattered=True) as after:
         container, other = Container(before), Container(after)
         for offset, end in members:
             container.beginnings.learn(offset, end)

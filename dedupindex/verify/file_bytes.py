@@ -152,8 +152,8 @@ def open_file(path: Place, *, scattered: bool = False) -> File:
 
 
 @contextmanager
-def opened(path: Place | Joined) -> Iterator[File]:
-    file = _JoinedFile(path) if isinstance(path, Joined) else open_file(path)
+def opened(path: Place | Joined, *, scattered: bool = False) -> Iterator[File]:
+    file = _JoinedFile(path) if isinstance(path, Joined) else open_file(path, scattered=scattered)
     try:
         yield file
     finally:

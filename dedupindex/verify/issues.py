@@ -61,7 +61,7 @@ _REASONS = {
     ),
     BROKEN: (
         "payload-digest no-target-uri bad-date no-profile unknown-profile no-payload-digest "
-        "empty-digest no-refers-to-uri no-refers-to-date refers-to-brackets chained "
+        "runs-on empty-digest no-refers-to-uri no-refers-to-date refers-to-brackets chained "
         "wrong-date misdirected digest-spelling coding claimed-length unusable-original "
         "invalid-replacement"
     ),

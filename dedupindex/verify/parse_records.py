@@ -143,6 +143,7 @@ class AnyRecord(ABC):
         self._begin = reader.consumed
         self._left = 0  # bytes of the block still to be read
         self.more = False  # another record follows in the same member, once closed
+        self.runs_on = False  # and no line end is between them
         self.end = -1  # in an uncompressed file, once closed
         self.member: MemberReader | None = None  # that holds it, see `Container.at`
 
@@ -166,6 +167,7 @@ class AnyRecord(ABC):
         if self.more and not self._followed(line_ends):
             raise Broken("misframed", self._not_followed)
         self.end = self.offset + reader.consumed - self._begin
+        self.runs_on = self.more and not line_ends and self.kind[:3] != b"arc"
         return self._odd_ends(line_ends)
 
     @abstractmethod

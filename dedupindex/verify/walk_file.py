@@ -215,7 +215,7 @@ class Container:
                 yield self.finding(broken.reason, start, f"{broken}; {left}", record_id)
                 return after
             if odd:
-                yield self.finding("not-exact", start, odd, record_id)
+                yield self.finding(_reason(record), start, odd, record_id)
         return base + reader.consumed
 
     def _in_member(
@@ -245,7 +245,7 @@ class Container:
             elif member.frames > 1:
                 odd = odd or f"it takes {member.frames:,} zstd frames"
             if odd:
-                yield self.finding("not-exact", offset, odd, record_id)
+                yield self.finding(_reason(record), offset, odd, record_id)
             first = False
         return False
 
@@ -411,3 +411,8 @@ def _plain_pieces(file: File, offset: int) -> Iterator[bytes]:
     while data := file.read(offset, _PIECE):
         offset += len(data)
         yield data
+
+
+def _reason(record: AnyRecord) -> str:
+    """Return the reason of a finding for a record that is not exact."""
+    return "runs-on" if record.runs_on else "not-exact"

@@ -261,6 +261,10 @@ ALONE: dict[str, list[Case]] = {
         records(page(1, Date=date))
         for date in (None, b"2016-01", b"2016-13-01T00:00:00Z", b"2016-01-01T00:00:00+00:00")
     ],
+    "runs-on": [
+        lambda path: found(path, page(1, end=b"") + page(2), plain=True),
+        lambda path: raw(path, gz(page(1, end=b"") + page(2))),
+    ],
     "no-record-id": [records(page(1, Record_ID=None))],
     "duplicate-record-id": [records(page(1), page(1))],
     "repeated-field": [records(page(1).replace(b"WARC-Date", b"WARC-Date: x\r\nWARC-Date"))],
