@@ -381,7 +381,7 @@ def _answer(connection: HTTPConnection) -> tuple[int, dict[str, Any]]:
 
 def _needs(chosen: dict[str, Any], served: _ServedIndex | None) -> Iterator[str]:
     """Yield what the index of a job lacks, or must have if its server does not say."""
-    has = "its index must have" if served is None else "its index lacks"
+    has = "not checked: its index must have" if served is None else "its index lacks"
     if chosen["digest_filter"] and served and is_cluster(served.engine):
         yield (
             "its index is on a cluster, which has no digest filter: every response is looked up; "

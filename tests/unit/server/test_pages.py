@@ -883,7 +883,7 @@ def test_what_was_shown_is_removed_when_it_is_confirmed(
     assert page(web.post("/pages/purge", data=fields), 403).title.startswith("Not allowed")
     assert held(web) == 2
     answer = web.post("/pages/purge", data=fields, headers=HERE)
-    assert "Removed from the index: 1 originals" in page(answer).text
+    assert "Removed from the index: originals 1" in page(answer).text
     assert held(web) == 1
     again = web.post("/pages/purge", data=fields, headers=HERE)
     assert "It is not as it was shown" in page(again, 409).text
@@ -899,7 +899,7 @@ def test_a_host_is_removed_with_all_below_it(make_index: MakeIndex) -> None:
     index = make_index([capture(1), *others], ALL)
     web, fields = purge_form(index, "example.com", "host")
     answer = web.post("/pages/purge", data=fields, headers=HERE)
-    assert "Removed from the index: 2 originals" in page(answer).text
+    assert "Removed from the index: originals 2" in page(answer).text
     assert held(web) == 1
     meant = page(web.get(f"/pages/impact?kind=host&name={quote('http://example.org/')}"))
     assert "Give a name without scheme, port and path: example.org" in meant.text
