@@ -13,7 +13,7 @@ import pytest
 from dedupindex.cli.common import NOTHING_FOUND
 from dedupindex.indexer import disproved_reports
 from tests.support.commands import ended, typed
-from tests.support.warc_cases import gz, response, sha1
+from tests.support.warc_cases import gz, response, revisit, sha1
 from tests.unit.post_crawl.test_index_references import asking
 
 TYPES = ("--whitelist", "--mime", ".*")
@@ -446,3 +446,22 @@ def test_a_cdx_row_of_another_directory_is_of_the_record_that_was_purged(tmp_pat
     assert found["same_url"]["captures"] == found["copies"]["captures"] == 0
     typed("purge", index, "--container", path)
     assert originals(index) == []
+
+
+def test_a_cdx_row_of_a_revisit_is_no_copy(tmp_path: Path) -> None:
+    """As in a list that a crawler wrote before its file was rewritten in place."""
+    path, index = written(tmp_path), tmp_path / "index"
+    again = revisit(
+        Target_URI=URL, Date=b"2026-01-02T00:00:09Z", Payload_Digest=DIGEST.encode(),
+        Refers_To_Target_URI=URL, Refers_To_Date=DATE, number=5,
+    )  # fmt: skip
+    path.write_bytes(path.read_bytes() + gz(again))
+    rows = "".join(
+        f"{URL.decode()} 2026010200000{at} {URL.decode()} text/html 200 {DIGEST[5:]} - 0 {name}\n"
+        for at, name in ((5, "a.warc.gz"), (9, "a.warc.gz"))
+    )
+    (tmp_path / "harvest/a.cdx").write_text(f" CDX N b a m s k r V g\n{rows}")
+    typed("index", *TYPES, tmp_path / "harvest", index)
+    found = json.loads(typed("impact", index, "--container", path, "--json")[0])
+    assert found["originals"]["captures"] == found["revisits"]["captures"] == 1
+    assert found["copies"]["captures"] == 0

@@ -282,6 +282,8 @@ class ImpactSurvey:
             sizes[capture_key] = max(size, sizes.get(capture_key, -1))
             if entry[1] & cells.ALSO:  # it is counted under its own digest
                 continue
+            if entry[0] & 3 == ROW and contents.tombstones.refutes(entry):
+                continue  # the record that it lists was read, and is a revisit
             name = self._container(cells.container_of(entry)).container
             another = _is_another(counted.setdefault(capture_key, []), name)
             if entry in answered:
