@@ -193,7 +193,7 @@ def _report(index: Path, target: Target, found: PurgeSurvey, *, purged: bool) ->
     absent = _not_found(target, found)
     for warning in filter(None, (unread_as_text(found), outdated_as_text(found))):
         say(f"warning: {warning}")
-    for path, other in found.elsewhere.items() if found.found else ():
+    for path, other in found.elsewhere.items():
         say(
             f"warning: the index has not read {printable(path)}: it counts what crawls and CDX "
             f"files list by that name only. It has read {printable(other)}"

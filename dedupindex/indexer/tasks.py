@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+import shlex
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,6 +19,7 @@ from dedupindex.sources import Expanded, is_stream, service_of
 from dedupindex.sources.source import GROWING
 
 _READ_BYTES = 1 << 20
+_NAMED = 20  # files that a command names; for more it says FILE...
 TASK_BYTES = 1 << 30  # of containers; a killed build keeps its finished tasks
 
 
@@ -63,13 +65,14 @@ def make_plan(
     """Divide the containers that were found into tasks.
 
     `done` maps the containers that an interrupted run of this build has staged to size and time of
-    change; captures of containers in `dropped` are removed, and those of containers that are read
-    again for another `crawl`. Before anything is read, raises `BadSource`, `ContainerChanged`, or
-    `BadInput` for containers of a crawl that are read again for none.
+    change; captures of containers in `dropped` are removed, and with `reread` those of containers
+    that are read again for another `crawl`. Before anything is read, raises `BadSource`,
+    `ContainerChanged`, or `BadInput` for containers that would leave their crawl.
     """
     plan = BuildPlan(dropped=set(dropped))
     inputs, known = [], list[Input]()  # `known` could be left unread
     moved = dict[str, str]()  # known ones -> their other crawl
+    replaced = defaultdict[str, list[str]](list)  # by their crawl
     found_names = set[str]()
     for path in expanded.paths:
         if is_stream(path):
@@ -79,7 +82,7 @@ def make_plan(
         found_names.add(found.name)
         is_staged = _is_staged(found, done)
         # also for a staged container, because it may replace captures
-        before = None if view is None else _known(found, view, plan, crawl, replace=replace)
+        before = None if view is None else _known(found, view, plan, replaced, replace=replace)
         if (other := _other_crawl(before, crawl, reread=reread)) is not None:
             moved[found.name] = other
         if is_staged:
@@ -91,14 +94,26 @@ def make_plan(
         else:
             known.append(found)
     _check_complete(done, found_names)
-    if reread or plan.dropped:  # captures that lost to removed ones must be read again
-        inputs += known
-        plan.dropped.update(moved)
-    else:
-        plan.known += len(known)
-        plan.elsewhere.update(moved.values())
+    _check_crawls(replaced, crawl)
+    plan.dropped.update(chain.from_iterable(replaced.values()))
+    inputs += _read_again(plan, known, moved, reread=reread)
     plan.tasks = _divide(inputs, jobs)
     return plan
+
+
+def _read_again(
+    plan: BuildPlan, known: list[Input], moved: dict[str, str], *, reread: bool
+) -> list[Input]:
+    """Return the known containers that are read; note those that are moved or left out."""
+    if reread:
+        plan.dropped.update(moved)
+        return known
+    again = []
+    if plan.dropped:  # captures that lost to removed ones must be read again
+        again = [item for item in known if item.name not in moved]
+    plan.known += len(known) - len(again)
+    plan.elsewhere.update(moved.values())
+    return again
 
 
 def _other_crawl(before: IndexedContainer | None, crawl: str, *, reread: bool) -> str | None:
@@ -108,21 +123,31 @@ def _other_crawl(before: IndexedContainer | None, crawl: str, *, reread: bool) -
     """
     if before is None or before.purged or crawl == before.crawl:
         return None
-    if reread:
-        _keep_in_crawl(before, crawl)
-    return before.crawl if crawl else None
-
-
-def _keep_in_crawl(before: IndexedContainer, crawl: str) -> None:
-    """Raise `BadInput` for a container of a crawl that is to be read again for none.
-
-    What the crawl has reported of it would not be compared with it any more.
-    """
-    if before.crawl and not crawl:
+    if reread and not crawl:
         raise BadInput(
             f"{before.name} was read for crawl {before.crawl}, and nothing was read again: "
             f"give --crawl {before.crawl}, with the files of that crawl only"
         )
+    return before.crawl if crawl else None
+
+
+def _check_crawls(replaced: Mapping[str, list[str]], crawl: str) -> None:
+    """Raise `BadInput` for containers of another crawl that are to be replaced.
+
+    What that crawl has reported of them would not be compared with them any more.
+    """
+    others = sorted(replaced.keys() - {crawl, ""})
+    if not others:
+        return
+    commands = []
+    for name, files in sorted(replaced.items()):
+        shown = files if len(files) <= _NAMED else ["FILE..."]
+        of_crawl = ["--crawl", name] if name else []
+        commands.append(shlex.join(["bin/index", "--replace", *of_crawl, *shown, "INDEX"]))
+    raise BadInput(
+        f"{replaced[others[0]][0]} was read for crawl {others[0]}, where it has to stay, and "
+        f"nothing was read again: {'; '.join(commands)}"
+    )
 
 
 def crawls_of_files(plan: BuildPlan, view: View) -> dict[str, list[str]]:
@@ -180,17 +205,19 @@ def _input(path: str, expanded: Expanded) -> Input:
 
 
 def _known(
-    found: Input, view: View, plan: BuildPlan, crawl: str, *, replace: bool
+    found: Input, view: View, plan: BuildPlan, replaced: dict[str, list[str]], *, replace: bool
 ) -> IndexedContainer | None:
-    """Return a container that was indexed as it is; hash it only if its time has changed."""
+    """Return a container that was indexed as it is; hash it only if its time has changed.
+
+    One that is to be replaced is added to `replaced`.
+    """
     name, size = found.name, found.size
     before = view.container(name)
     if before is None:
         return None
     if before.purged:
         if replace:
-            _keep_in_crawl(before, crawl)
-            plan.dropped.add(name)
+            replaced[before.crawl].append(name)
             return None
         plan.purged += 1
         return before
@@ -203,8 +230,7 @@ def _known(
             f"{name} was indexed before with other content ({before.size} bytes then, {size} now); "
             "give --replace to put its captures in place of the old ones, or rename it"
         )
-    _keep_in_crawl(before, crawl)
-    plan.dropped.add(name)
+    replaced[before.crawl].append(name)
     return None
 
 

@@ -428,10 +428,34 @@ def test_a_file_stays_in_its_crawl_when_it_is_replaced(tmp_path: Path) -> None:
     typed("index", "--add", "--crawl", "weekly", path, index)
     path.write_bytes(gz(response(b"else", Target_URI=b"http://a.test/3", Date=DATE, number=3)))
     said = typed("index", "--replace", path, index, status=4)[1]
-    assert "was read for crawl weekly, and nothing was read again: give --crawl weekly" in said
+    assert "was read for crawl weekly, where it has to stay, and nothing was read again" in said
+    assert f"bin/index --replace --crawl weekly {path} INDEX" in said
     typed("index", "--replace", "--crawl", "weekly", path, index)
     typed("purge", index, "--container", path)
-    assert "give --crawl weekly" in typed("index", "--replace", path, index, status=4)[1]
+    assert "--crawl weekly" in typed("index", "--replace", path, index, status=4)[1]
+
+
+def test_files_of_several_crawls_are_replaced_by_a_command_for_each(tmp_path: Path) -> None:
+    index, path = begun(tmp_path, "lmdb", "other.warc.gz"), written(tmp_path)
+    files = {"a.warc.gz": "weekly", "b.warc.gz": "daily", "c.warc.gz": ""}
+    for number, (name, crawl) in enumerate(files.items(), 20):
+        record = response(b"%d" % number, Target_URI=b"http://a.test/3", Date=DATE, number=number)
+        (path.parent / name).write_bytes(gz(record))
+        of_crawl = ("--crawl", crawl) if crawl else ()
+        typed("index", "--add", *of_crawl, path.parent / name, index)
+    for name in ("a.warc.gz", "c.warc.gz"):
+        record = response(b"else", Target_URI=b"http://a.test/4", Date=DATE, number=ord(name[0]))
+        (path.parent / name).write_bytes(gz(record))
+    said = typed("index", "--replace", path.parent, index, status=4)[1]
+    assert f"; bin/index --replace --crawl weekly {path} INDEX" in said
+    assert f"bin/index --replace {path.parent / 'c.warc.gz'} INDEX; " in said
+    typed("index", "--replace", "--crawl", "daily", path, index, status=4)
+    said = typed("index", "--replace", "--crawl", "weekly", path, path.parent / "b.warc.gz", index)[
+        1
+    ]
+    assert "daily" in said  # whose file is as it was, and stays in that crawl
+    found = json.loads(typed("impact", index, "--crawl", "daily", "--json")[0])
+    assert found["originals"]["captures"] == 1
 
 
 def test_a_cdx_row_of_another_directory_is_of_the_record_that_was_purged(tmp_path: Path) -> None:

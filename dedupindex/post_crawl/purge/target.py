@@ -233,17 +233,21 @@ def resolve(target: Target, view: View, keys: cells.Keys) -> ResolvedTarget:
 
 
 def _read_elsewhere(resolved: ResolvedTarget, view: View) -> dict[str, str]:
-    """Return the texts that are paths of no file that was read, and one of that name that was."""
-    names = {last_name(text): text for text in resolved.target.texts if "/" in text}
-    found, read = dict[str, str](), set[int]()
-    for container in view.containers() if names else ():
-        text = names.get(last_name(container.name))
-        if text is not None:
-            found[text] = container.name
+    """Return the texts that are paths of no file that was read, and one of that name that was.
+
+    Only of texts of which rows were found, by the name alone.
+    """
+    texts: dict[str, list[int]] = {}  # by last name
+    for at, text in enumerate(resolved.target.texts):
+        if "/" in text:
+            texts.setdefault(last_name(text), []).append(at)
+    found, read = dict[int, str](), set[int]()
+    for container in view.containers() if texts else ():
+        if alike := texts.get(last_name(container.name)):
             read.update(resolved.texts_of(container.name))
-    return {
-        text: name for text, name in found.items() if resolved.target.texts.index(text) not in read
-    }
+            found.update(dict.fromkeys(alike, container.name))
+    with_rows = set[int]().union(*resolved.containers.values()) - read
+    return {resolved.target.texts[at]: found[at] for at in sorted(with_rows & found.keys())}
 
 
 def _files(view: View, name: str) -> list[str]:
