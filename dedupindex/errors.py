@@ -100,10 +100,11 @@ class BadSource(BadInput, code="bad_source"):
     """A source is missing, unreadable or of no known kind."""
 
 
-class StoreUnavailable(BadSource, code="store_unavailable"):
+class StoreUnavailable(BadInput, code="store_unavailable"):
     """An object store or web server did not answer, after all tries; it may answer later.
 
-    What was not read then is no property of the archive: a run stops, and is repeated.
+    It is no `BadSource`, which may be left out: what a store did not give is no property of the
+    archive. The run ends, and is repeated.
     """
 
 

@@ -9,7 +9,7 @@ import io
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadSource, StoreUnavailable
 from dedupindex.object_store.read_object import RemoteFile
 from dedupindex.object_store.stores import ObjectFacts, facts
 
@@ -29,7 +29,7 @@ class ObjectFiles:
 
     def __init__(self, database: Database) -> None:
         """Let a database read ``object://`` addresses until it is closed."""
-        self.failure: BadSource | None = None
+        self.failure: BadSource | StoreUnavailable | None = None
         self._facts: dict[str, ObjectFacts] = {}
         database.execute("SET enable_external_file_cache = false")  # it would hold what was read
         database.register_filesystem(_file_system(self))
@@ -41,7 +41,7 @@ class ObjectFiles:
             self._facts[address] = facts(address)
         return self._facts[address]
 
-    def take_failure(self) -> BadSource | None:
+    def take_failure(self) -> BadSource | StoreUnavailable | None:
         """Return why an object could not be read; None if all could.
 
         It is not kept, because its frames refer to the database, which refers to this.
@@ -71,8 +71,8 @@ class _RangeFile(RemoteFile):
         """Read a range; on failure note the error without its frames, which DuckDB would keep."""
         try:
             return self.range(count, self._at)
-        except BadSource as error:
-            self._files.failure = BadSource(str(error))
+        except (BadSource, StoreUnavailable) as error:
+            self._files.failure = type(error)(str(error))
             return None
 
 

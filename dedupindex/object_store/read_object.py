@@ -176,7 +176,7 @@ class RemoteFile(_BinaryFile):
         """Return what was read of an object that has changed; else raise `BadSource`."""
         if self.changed():
             return got
-        if isinstance(error, BadSource):
+        if isinstance(error, BadSource | StoreUnavailable):
             raise error
         kind = BadSource if is_lasting(error) else StoreUnavailable
         times = "" if is_lasting(error) else f" (tried {limits().tries} times)"

@@ -172,7 +172,7 @@ def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
     for number in range(1, tries + 1):
         try:
             return work()
-        except BadSource:
+        except (BadSource, StoreUnavailable):
             raise
         except Exception as failed:
             error, where = failed, address

@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 from dedupindex.capture import Problem
-from dedupindex.errors import BadSource, StoreUnavailable
+from dedupindex.errors import BadSource
 from dedupindex.object_store import (
     AT_ONCE,
     FoundObject,
@@ -275,8 +275,6 @@ def _probe(path: str, known: ObjectFacts | None = None, columns: Names = NO_NAME
             return _Probe(kind_of(head, stream, columns))
     except OSError as error:
         return _Probe(error=f"cannot be read: {error.strerror}")
-    except StoreUnavailable:
-        raise
     except BadSource as error:
         return _Probe(error=str(error).removeprefix(f"{redacted(path)} "))
 

@@ -339,6 +339,61 @@ def test_an_object_that_does_not_come_ends_the_run_before_it_plans(
     assert stored.results(prefix) == stored.expected
 
 
+def test_an_original_of_an_index_that_does_not_come_ends_the_run(
+    stored: Stored, tmp_path: Path
+) -> None:
+    """Nothing is planned as if it were no duplicate."""
+    names = sorted(stored.planned)
+    typed("index", "--all", f"{stored.warcs}{names[0]}", tmp_path / "index")
+    (tmp_path / "set").mkdir()
+    for name in names[1:]:
+        source = stored.source / name
+        (tmp_path / "set" / name.replace("/", "-")).write_bytes(source.read_bytes())
+    stored.bucket.server.faults[:] = [
+        Fault(f"/warcs/{names[0]}", 99, status=503, method=method) for method in ("GET", "HEAD")
+    ]
+    words = ["dedup", tmp_path / "set", "--index", tmp_path / "index", "--out", tmp_path / "out"]
+    status, output, messages = ended(*words, *ONE, DEDUPINDEX_REMOTE_TRIES="2")
+    assert (status, output) == (4, "") and "(tried 2 times)" in messages
+    assert not list((tmp_path / "out").rglob("*.warc*"))
+    stored.bucket.server.faults.clear()
+    typed(*words, *ONE)
+
+
+@pytest.mark.parametrize("command", ["verify", "against", "dedup", "export"])
+def test_a_store_that_fails_late_is_no_finding(
+    stored: Stored, tmp_path: Path, command: str
+) -> None:
+    """From any request on: the command ends, and says nothing of the archive."""
+    if not stored.results("late"):
+        out = ("--out", f"{stored.bucket.url}/late", "--state", stored.top / "state-late")
+        typed("dedup", stored.warcs, *out, *ONE, status=7)
+    late = f"{stored.bucket.url}/late"
+    again = ("--out", late, "--state", stored.top / "state-late", *ONE)
+    subset = ("--self-contained", "--host", "f2.test", "--out")
+    words: dict[str, list[Any]] = {
+        "verify": ["verify", late],
+        "against": ["verify", "--against", stored.warcs, late],
+        "dedup": ["dedup", stored.warcs, *again],
+        "export": ["export", *subset],
+    }
+    requests = stored.bucket.server.requests
+    for number in (3, 7, 14, 23):
+        requests.clear()
+
+        def is_down(after: int = number) -> bool:
+            return len(requests) > after
+
+        stored.bucket.server.faults[:] = [
+            Fault("", 999, status=503, method=method, when=is_down) for method in ("GET", "HEAD")
+        ]
+        more = [tmp_path / f"subset-{number}", late] if command == "export" else []
+        status, _, messages = ended(*words[command], *more, DEDUPINDEX_REMOTE_TRIES="2")
+        if len(requests) > number:
+            assert status == 4 and "(tried 2 times)" in messages
+    assert len(requests) > 14  # it does not end before
+
+
 def test_no_index_is_made_without_an_object_that_does_not_come(
     stored: Stored, tmp_path: Path
 ) -> None:

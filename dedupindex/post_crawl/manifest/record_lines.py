@@ -20,7 +20,7 @@ from xxhash import xxh64_intdigest
 
 from dedupindex.capture import Covers, Problem
 from dedupindex.digest import Digest
-from dedupindex.errors import BadSource, StoreUnavailable
+from dedupindex.errors import BadSource
 from dedupindex.post_crawl.manifest.parquet import (
     TEXTS,
     Line,
@@ -438,8 +438,6 @@ def read_container(task: ManifestTask, count: Count) -> FileRead:
             )
             counts = lines, dict(scan.records), scan.problems, dict(scan.remarks)
             return FileRead(ManifestEntry(container, *counts), problems)
-    except StoreUnavailable:
-        raise  # a plan without the file would be another one
     except BadSource as error:
         return FileRead(None, [Problem(file.path, -1, str(error))])
     finally:

@@ -17,7 +17,7 @@ from typing import Any
 from blake3 import blake3
 
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.errors import BadInput, BadSource, StoreUnavailable
+from dedupindex.errors import BadInput, BadSource
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer, fetch_rows
 from dedupindex.post_crawl.plan.record_reader import RecordReader
 from dedupindex.runtime.duckdb import Database, insert, number
@@ -84,8 +84,6 @@ class PayloadComparison:
         original, held, problem = next(rows), None, ""
         try:
             held = self._checked(original)
-        except StoreUnavailable:
-            raise
         except BadSource:
             problem = "original-unreadable"
         for row in rows:
@@ -120,8 +118,6 @@ class PayloadComparison:
                     return "" if same_bytes(iter([held]), right) else "differs"
                 with closing(self._body(original)) as left:
                     return "" if same_bytes(left, right) else "differs"
-        except StoreUnavailable:
-            raise
         except BadSource:
             return "unreadable"
 

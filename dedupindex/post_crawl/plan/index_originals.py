@@ -83,21 +83,21 @@ def find_originals(
         lines = references.from_ledger(frozenset(map(real_path, inputs.numbers)))
         inputs.index_references = _write_references(database, lines, home, on_progress)
         finder = _IndexOriginalFinder(view, columns, inputs)
-        outside = _OutsideOriginals(view, inputs, rule, home)
-        _insert_all(database, references.possible_former_answers())
-        digests = _digests(database.cursor(), columns)
-        for text, forms in watched(digests, "asking the index", 0, on_progress):
-            try:
-                digest = Digest.parse(text.decode("latin-1"))
-            except BadDigest:
-                continue
-            for path, line in finder.originals(digest, text, forms):
-                outside.add(path, line)
-            _insert_all(database, references.possible_answers(digest))
+        with closing(_OutsideOriginals(view, inputs, rule, home)) as outside:
+            _insert_all(database, references.possible_former_answers())
+            digests = _digests(database.cursor(), columns)
+            for text, forms in watched(digests, "asking the index", 0, on_progress):
+                try:
+                    digest = Digest.parse(text.decode("latin-1"))
+                except BadDigest:
+                    continue
+                for path, line in finder.originals(digest, text, forms):
+                    outside.add(path, line)
+                _insert_all(database, references.possible_answers(digest))
+            outside.finish(database)
         for reason in (*finder.reasons(), references.why_kept):
             if reason:
                 warn(reason)
-    outside.finish(database)
 
 
 def _insert_all(database: Database, replay_keys: Iterator[int]) -> None:
@@ -126,6 +126,9 @@ class _OutsideOriginals:
         self._containers: dict[str, ManifestContainer] = {}  # by path
         self._found, self._used = home / "found.parquet", home / "outside.parquet"
         self._writer = ParquetWriter(self._found)
+
+    def close(self) -> None:
+        self._writer.drop()
 
     def add(self, path: str, line: Line) -> None:
         if path not in self._containers:  # no other part of the plan gives its number to another

@@ -252,7 +252,7 @@ class RecordReader:
             begin = time.monotonic()
             try:
                 count = self._fetch_from(url, offset, stored, target)
-            except (*FAILURES, BadSource) as error:
+            except (*FAILURES, BadSource, StoreUnavailable) as error:
                 failures.append(f"{url}: {error}")
                 passing = passing or isinstance(error, StoreUnavailable) or not is_lasting(error)
                 continue

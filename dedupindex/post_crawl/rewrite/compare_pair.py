@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from dedupindex.capture import Covers
 from dedupindex.digest import Hash, new_hash
-from dedupindex.errors import BadSource, StoreUnavailable
+from dedupindex.errors import BadSource
 from dedupindex.object_store import PartialCopy, facts_or_none, is_remote
 from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer, header_hash
 from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS
@@ -197,8 +197,6 @@ class OriginalFiles:
             self._reader.fetch(container, line.offset, line.stored, file)
             packed = is_zstd(read_range(file, 0, 4))
             dictionaries = self._reader.dictionaries(container) if packed else None
-        except StoreUnavailable:
-            raise
         except BadSource as error:
             raise NotRewritable(ORIGINAL_ELSEWHERE, str(error)) from error
         return RecordOnDisk(file, 0, line.stored, (-1, line.container), dictionaries)

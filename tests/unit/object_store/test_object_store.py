@@ -20,7 +20,7 @@ from dedupindex import object_store as remote
 from dedupindex.capture import Capture
 from dedupindex.cli import main
 from dedupindex.digest import Digest
-from dedupindex.errors import BadInput, BadSource, ContainerChanged
+from dedupindex.errors import BadInput, BadSource, ContainerChanged, StoreUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.indexer.pipeline import Build, Built, build
@@ -38,6 +38,7 @@ from tests.support.warc_cases import gz, request, response
 from tests.unit.sources.test_wacz import wacz
 
 EVERYTHING = Settings(mime=".*", whitelist=True)
+AWAY = r"onnect.*\(tried 2 times\)"
 
 
 def archive(
@@ -227,7 +228,7 @@ def test_number_of_retries_is_limited(
     index = tmp_path / "index"
     forever = Fault("a.warc.gz", 10**9, cut=0)
     bucket.server.faults.append(forever)
-    with pytest.raises(BadSource, match="a.warc.gz cannot be read"):
+    with pytest.raises(StoreUnavailable, match="a.warc.gz cannot be read"):
         built(index, address)
     assert not index.exists()
     assert 10**9 - forever.times <= 3
@@ -242,7 +243,7 @@ def test_partial_objects_are_detected(tmp_path: Path) -> None:
     for fault in (Fault("gz", 10**9, cut=200_000), Fault("gz", 10**9, short=200_000)):
         with web(tmp_path, ranges=False) as server:
             server.faults.append(fault)
-            with pytest.raises(BadSource, match="cannot be read"):
+            with pytest.raises(StoreUnavailable, match="cannot be read"):
                 built(tmp_path / "index", f"{server.url}/a.warc.gz")
             assert not (tmp_path / "index").exists()
     with (
@@ -288,16 +289,19 @@ def test_server_error_does_not_mean_missing(
         assert remote.facts(address) == before
         monkeypatch.setenv(stores.TRIES, "2")
         server.faults += [Fault("gz", 99, status=503, method=method) for method in ("HEAD", "GET")]
-        with pytest.raises(BadSource, match="503"):
+        with pytest.raises(StoreUnavailable, match="503"):
             remote.facts_or_none(address)
         server.faults.clear()
         (tmp_path / "a.warc.gz").unlink()
         assert remote.facts_or_none(address) is None
-    with refusing_port() as port, pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
+    with (
+        refusing_port() as port,
+        pytest.raises(StoreUnavailable, match=AWAY),
+    ):
         remote.facts_or_none(f"http://127.0.0.1:{port}/a.warc.gz")
     address = bucket.put("a.warc.gz", LONG)
     bucket.server.faults.append(Fault("gz", 99, status=503, method="HEAD"))
-    with pytest.raises(BadSource):
+    with pytest.raises(StoreUnavailable):
         remote.facts_or_none(address)
 
 
@@ -319,7 +323,10 @@ def test_a_page_that_cannot_be_read_is_not_empty(
         server.faults.clear()
         server.faults.append(Fault("deep", 1, status=503))
         assert len(list(remote.find_objects(address))) == everything
-    with refusing_port() as port, pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
+    with (
+        refusing_port() as port,
+        pytest.raises(StoreUnavailable, match=AWAY),
+    ):
         list(remote.find_objects(f"http://127.0.0.1:{port}/{glob}"))
 
 
