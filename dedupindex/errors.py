@@ -108,6 +108,10 @@ class StoreUnavailable(BadInput, code="store_unavailable"):
     """
 
 
+SOURCE_ERRORS = (BadSource, StoreUnavailable)
+"""What reading an object raises, for those who clean up and raise it again."""
+
+
 class BadQuery(BadInput, code="bad_query"):
     """A lookup or search is not valid."""
 

@@ -269,8 +269,8 @@ def _warn_of_name(index: Path, crawl: str) -> None:
     if crawl not in known and (question := meant(crawl, others - {""})):
         say(
             f"warning: the index knows no crawl {crawl}{question} If so, run the command again "
-            "with --reread and that name. A crawl that no server has heard of is none, as one in "
-            "an outage from its start: then all is right"
+            "with --reread and that name. If no server was reached when the crawl began, ignore "
+            "this warning"
         )
 
 

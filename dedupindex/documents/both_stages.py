@@ -16,7 +16,7 @@ from dedupindex.counts import OnProgress, silent
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_shards
 from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
 from dedupindex.documents.read_shards import Shard, shards_of
-from dedupindex.errors import BadInput, BadSource, StoreUnavailable
+from dedupindex.errors import SOURCE_ERRORS, BadInput
 from dedupindex.runtime.files import atomic_directory
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.workers import side_by_side
@@ -78,7 +78,7 @@ def run_pipeline(
             report.hashing[pattern] = hashed
             report.problems += problems
             say(f"hashed {pattern}: {json.dumps(vars(hashed))}")
-    except (BadSource, StoreUnavailable):  # remove the directories unless something was hashed
+    except SOURCE_ERRORS:  # remove the directories unless something was hashed
         with suppress(OSError):
             hashes.rmdir()
             top.rmdir()

@@ -30,7 +30,7 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.documents.list_objects import ListedObject, Warn, absolute_glob, find, stamp_of
 from dedupindex.documents.shard_target import ShardTarget, shard_target
 from dedupindex.documents.shards import ShardLayout, write_shards
-from dedupindex.errors import BadSource, Damaged, FormatFromFuture, StoreUnavailable
+from dedupindex.errors import SOURCE_ERRORS, BadSource, Damaged, FormatFromFuture
 from dedupindex.object_store import ObjectFacts, RemoteFile, is_remote
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.workers import workers
@@ -132,7 +132,7 @@ def _hash_object(threads: int, decompress: bool, listed: ListedObject) -> Hashed
                 size += len(piece)
             if size != listed.size or file.changed():
                 return Hashed(address, problem=CHANGED)
-    except (BadSource, StoreUnavailable) as error:
+    except SOURCE_ERRORS as error:
         return Hashed(address, problem=str(error).removeprefix(f"{address} "))
     return Hashed(address, size, listed.stamp, hasher.digest())
 

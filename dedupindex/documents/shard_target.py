@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dedupindex.documents.shards import clear, hidden_shard, parse_name, publish, shards_in
-from dedupindex.errors import BadSource, StoreUnavailable
+from dedupindex.errors import SOURCE_ERRORS
 from dedupindex.object_store import (
     FoundObject,
     check_writable,
@@ -116,7 +116,7 @@ def shard_target(top: Path | str) -> Iterator[ShardTarget]:
     top.mkdir(parents=True, exist_ok=True)
     try:
         yield ShardTarget(top)
-    except (BadSource, StoreUnavailable):
+    except SOURCE_ERRORS:
         if new:
             shutil.rmtree(top)
         raise

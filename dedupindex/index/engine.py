@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -352,9 +352,20 @@ def was_read(view: View, container: str) -> bool:
 
 def reread(index: str, sources: Iterable[str], crawl: str = "") -> str:
     """Return the command that reads files again although the index knows them."""
-    return shlex.join(
-        ["bin/index", "--reread", *(["--crawl", crawl] if crawl else []), *sources, index]
-    )
+    return _read_again("--reread", index, sources, crawl)
+
+
+def _read_again(option: str, index: str, sources: Iterable[str], crawl: str) -> str:
+    of_crawl = ["--crawl", crawl] if crawl else []
+    return shlex.join(["bin/index", option, *of_crawl, *sources, index])
+
+
+def for_each_crawl(option: str, files: Mapping[str, list[str]], index: str) -> Iterator[str]:
+    """Yield the commands with an option of ``bin/index`` that read files by crawl again."""
+    for crawl, names in sorted(files.items()):
+        if names:
+            shown = names if len(names) <= _NAMED else ["SOURCE..."]
+            yield _read_again(option, index, shown, crawl)
 
 
 def reread_all(view: View, index: str) -> Iterator[str]:
@@ -364,6 +375,4 @@ def reread_all(view: View, index: str) -> Iterator[str]:
         names = files.setdefault(container.crawl, [])
         if not container.purged and len(names) <= _NAMED:
             names.append(container.name)
-    for crawl, names in sorted(files.items()):
-        if names:
-            yield reread(index, names if len(names) <= _NAMED else ["SOURCE..."], crawl)
+    yield from for_each_crawl("--reread", files, index)

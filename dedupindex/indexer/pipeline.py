@@ -16,7 +16,7 @@ from typing import Any
 from dedupindex.capture import Problem
 from dedupindex.counts import BuildTally, OnProgress, ProgressUpdate
 from dedupindex.digest import SIZES
-from dedupindex.errors import BadInput, BadSource, IndexExists, IndexUnavailable, StoreUnavailable
+from dedupindex.errors import SOURCE_ERRORS, BadInput, BadSource, IndexExists, IndexUnavailable
 from dedupindex.index import home_of, identity_at, open_index, refer_to
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Load, reread
@@ -308,7 +308,7 @@ def _cleanup(index: Path) -> Iterator[None]:
     """Raise `OSError` as `IndexUnavailable`; after `BadSource`, remove an index without content."""
     try:
         yield
-    except (BadSource, StoreUnavailable):
+    except SOURCE_ERRORS:
         if not read_identity(index).generation and not list((index / "staging").glob("*.run")):
             (index / FILE).unlink()
             for name in ("staging", "staging.gone"):

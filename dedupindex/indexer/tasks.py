@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,14 +11,13 @@ from itertools import chain
 from blake3 import blake3
 
 from dedupindex.errors import BadInput, BadSource, ContainerChanged
-from dedupindex.index.engine import IndexedContainer, View, was_read
+from dedupindex.index.engine import IndexedContainer, View, for_each_crawl, was_read
 from dedupindex.index.format.file_names import last_name
 from dedupindex.object_store import RemoteFile, is_remote, redacted
 from dedupindex.sources import Expanded, is_stream, service_of
 from dedupindex.sources.source import GROWING
 
 _READ_BYTES = 1 << 20
-_NAMED = 20  # files that a command names; for more it says FILE...
 TASK_BYTES = 1 << 30  # of containers; a killed build keeps its finished tasks
 
 
@@ -139,14 +137,10 @@ def _check_crawls(replaced: Mapping[str, list[str]], crawl: str) -> None:
     others = sorted(replaced.keys() - {crawl, ""})
     if not others:
         return
-    commands = []
-    for name, files in sorted(replaced.items()):
-        shown = files if len(files) <= _NAMED else ["FILE..."]
-        of_crawl = ["--crawl", name] if name else []
-        commands.append(shlex.join(["bin/index", "--replace", *of_crawl, *shown, "INDEX"]))
+    commands = "; ".join(for_each_crawl("--replace", replaced, "INDEX"))
     raise BadInput(
         f"{replaced[others[0]][0]} was read for crawl {others[0]}, where it has to stay, and "
-        f"nothing was read again: {'; '.join(commands)}"
+        f"nothing was read again: {commands}"
     )
 
 

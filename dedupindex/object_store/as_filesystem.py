@@ -9,7 +9,7 @@ import io
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from dedupindex.errors import BadSource, StoreUnavailable
+from dedupindex.errors import SOURCE_ERRORS, BadSource, StoreUnavailable
 from dedupindex.object_store.read_object import RemoteFile
 from dedupindex.object_store.stores import ObjectFacts, facts
 
@@ -71,7 +71,7 @@ class _RangeFile(RemoteFile):
         """Read a range; on failure note the error without its frames, which DuckDB would keep."""
         try:
             return self.range(count, self._at)
-        except (BadSource, StoreUnavailable) as error:
+        except SOURCE_ERRORS as error:
             self._files.failure = type(error)(str(error))
             return None
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 import blake3
 
-from dedupindex.errors import BadSource, Damaged, StoreUnavailable
+from dedupindex.errors import SOURCE_ERRORS, BadSource, Damaged
 from dedupindex.object_store.copied_parts import (
     PART,
     CopyRefused,
@@ -60,9 +60,9 @@ def create_object(file: BinaryIO, address: str, source: CopySource | None = None
     try:
         if is_object(file, address):
             return created
-    except (BadSource, StoreUnavailable):
+    except SOURCE_ERRORS:
         if created:  # it is proven, or it is not there
-            with suppress(BadSource, StoreUnavailable):
+            with suppress(*SOURCE_ERRORS):
                 remove_object(address)
         raise
     if not created:
@@ -115,7 +115,7 @@ def copy_object(source: str, version: int, size: int, address: str, content_hash
         sound = any(_hash_of(address, size) == content_hash for _ in range(2))
     finally:
         if created and not sound:  # it is proven, or it is not there
-            with suppress(BadSource, StoreUnavailable):
+            with suppress(*SOURCE_ERRORS):
                 remove_object(address)
     return sound
 

@@ -16,13 +16,14 @@ from contextlib import closing
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dedupindex.errors import BadSource, StoreUnavailable
+from dedupindex.errors import SOURCE_ERRORS, BadSource
 from dedupindex.object_store.store_address import WEB, is_remote, redacted, scheme_of
 from dedupindex.object_store.stores import (
     ObjectFacts,
     error_text,
     facts,
     facts_or_none,
+    given_up,
     is_lasting,
     limits,
     pause,
@@ -176,11 +177,11 @@ class RemoteFile(_BinaryFile):
         """Return what was read of an object that has changed; else raise `BadSource`."""
         if self.changed():
             return got
-        if isinstance(error, BadSource | StoreUnavailable):
+        if isinstance(error, SOURCE_ERRORS):
             raise error
-        kind = BadSource if is_lasting(error) else StoreUnavailable
-        times = "" if is_lasting(error) else f" (tried {limits().tries} times)"
-        raise kind(f"{self.name} cannot be read: {error_text(error)}{times}") from error
+        tries = 1 if is_lasting(error) else limits().tries
+        message = f"{self.name} cannot be read: {error_text(error)}"
+        raise given_up(message, error, tries) from error
 
     def _read(self, offset: int, length: int) -> bytes:
         """Read once; the result may be short."""

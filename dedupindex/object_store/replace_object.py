@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
-from dedupindex.errors import BadSource, IndexBusy, StoreUnavailable
+from dedupindex.errors import SOURCE_ERRORS, BadSource, IndexBusy
 from dedupindex.object_store.copied_parts import (
     NOT_THERE,
     CopyRefused,
@@ -106,7 +106,7 @@ def locked_prefix(address: str) -> Iterator[None]:
         yield
     finally:
         _held.discard(token)
-        with suppress(BadSource, StoreUnavailable):  # the next run takes it over
+        with suppress(*SOURCE_ERRORS):  # the next run takes it over
             _release(address, data)
 
 

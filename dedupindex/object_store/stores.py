@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from dedupindex.errors import BadInput, BadSource, StoreUnavailable, to_install
+from dedupindex.errors import SOURCE_ERRORS, BadInput, BadSource, StoreUnavailable, to_install
 from dedupindex.object_store.count_requests import counting_session, is_counting
 from dedupindex.object_store.store_address import S3, WEB, check, redacted, scheme_of
 
@@ -172,7 +172,7 @@ def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
     for number in range(1, tries + 1):
         try:
             return work()
-        except (BadSource, StoreUnavailable):
+        except SOURCE_ERRORS:
             raise
         except Exception as failed:
             error, where = failed, address
@@ -180,11 +180,18 @@ def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
                 error, where = failed.__cause__, str(failed)
             if is_lasting(error) or number == tries:
                 why = missing(where) if isinstance(error, FileNotFoundError) else error_text(error)
-                times = f" (tried {number} times)" if number > 1 else ""
-                kind = BadSource if is_lasting(error) else StoreUnavailable
-                raise kind(f"{redacted(where)} cannot be {done}: {why}{times}") from error
+                raise given_up(
+                    f"{redacted(where)} cannot be {done}: {why}", error, number
+                ) from error
         pause(number)
     raise AssertionError
+
+
+def given_up(message: str, error: Exception, tries: int) -> BadSource | StoreUnavailable:
+    """Return the error for a request that has failed so often; it says whether that may pass."""
+    times = f" (tried {tries} times)" if tries > 1 else ""
+    kind = BadSource if is_lasting(error) else StoreUnavailable
+    return kind(f"{message}{times}")
 
 
 def pause(number: int) -> None:

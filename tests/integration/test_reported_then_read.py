@@ -338,51 +338,58 @@ def in_a(digest: str, url: str) -> dict[str, Any]:
     return {"digest": digest, "url": url, "container": "a.warc.gz"}
 
 
+LAST_URL = "http://a.test/2"
+LAST = gz(response(b"the last", Target_URI=LAST_URL.encode(), Date=DATE, number=7))
+LAST_DIGEST = sha1(b"the last").decode()
+
+
+def cut_off(tmp_path: Path, index: Path) -> Path:
+    """The file of the crawl `cut`, which has reported both records, and wrote half of the last."""
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes() + LAST[: len(LAST) // 2])
+    reported_by(index, "cut", in_a(LAST_DIGEST, LAST_URL), in_a(DIGEST, URL.decode()))
+    typed("index", "--merge", index)
+    return path
+
+
 @engines
 @pytest.mark.parametrize("keep", ["earliest", "latest"])
 def test_a_report_whose_record_is_gone_does_not_come_back(
     tmp_path: Path, engine: str, keep: str
 ) -> None:
     """The record had taken its place, and nothing else is under its key."""
-    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
-    if keep == "latest":
-        index = index.with_name("latest")
-        typed("index", *TYPES, "--engine", engine, "--keep", keep, "--empty", index)
-    url, whole = "http://a.test/2", path.read_bytes()
-    last = gz(response(b"the last", Target_URI=url.encode(), Date=DATE, number=7))
-    path.write_bytes(whole + last)
-    digest = sha1(b"the last").decode()
-    reported_by(index, "cut", in_a(digest, url), in_a(DIGEST, URL.decode()))
-    typed("index", "--merge", index)
+    index = tmp_path / "index"
+    typed("index", *TYPES, "--engine", engine, "--keep", keep, "--empty", index)
+    path = cut_off(tmp_path, index)
+    cut = path.read_bytes()
+    path.write_bytes(cut[: -(len(LAST) // 2)] + LAST)
     typed("index", "--add", "--crawl", "cut", path, index)
-    path.write_bytes(whole + last[: len(last) // 2])
+    path.write_bytes(cut)
     read = ("--replace", "--crawl", "cut", path, index, "--json")
     assert json.loads(typed("index", *read, status=7)[0])["disproved_reports"] == 1
-    later = tmp_path / "later.warc.gz"
-    record = response(b"the last", Target_URI=url.encode(), Date=b"2026-01-03T00:00:00Z", number=9)
+    later, date = tmp_path / "later.warc.gz", b"2026-01-03T00:00:00Z"
+    record = response(b"the last", Target_URI=LAST_URL.encode(), Date=date, number=9)
     later.write_bytes(gz(record))
     typed("index", "--add", "--crawl", "later", later, index)
-    assert answers(index, digest, url)
-    typed("purge", index, "--container", later)
-    assert not answers(index, digest, url)
+    purged_with(index, later)
+
+
+def purged_with(index: Path, path: Path) -> None:
+    """Purge a file that alone has the last payload."""
+    assert answers(index, LAST_DIGEST, LAST_URL)
+    typed("purge", index, "--container", path)
+    assert not answers(index, LAST_DIGEST, LAST_URL)
 
 
 @engines
 def test_a_record_in_another_file_does_not_bear_a_report_out(tmp_path: Path, engine: str) -> None:
     """That file may be purged."""
-    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
-    url, copied = "http://a.test/2", tmp_path / "z.warc.gz"
-    record = gz(response(b"the last", Target_URI=url.encode(), Date=DATE, number=7))
-    copied.write_bytes(record)
-    path.write_bytes(path.read_bytes() + record[: len(record) // 2])
-    digest = sha1(b"the last").decode()
-    reported_by(index, "cut", in_a(digest, url), in_a(DIGEST, URL.decode()))
-    typed("index", "--merge", index)
+    index, copied = begun(tmp_path, engine, "other.warc.gz"), tmp_path / "z.warc.gz"
+    copied.write_bytes(LAST)
+    path = cut_off(tmp_path, index)
     typed("index", "--add", "--crawl", "other", copied, index)
     typed("index", "--add", "--crawl", "cut", path, index, status=7)
-    assert answers(index, digest, url)
-    typed("purge", index, "--container", copied)
-    assert not answers(index, digest, url)
+    purged_with(index, copied)
 
 
 @engines

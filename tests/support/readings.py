@@ -13,7 +13,7 @@ from dedupindex.post_crawl.manifest.parquet import Line
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions, Scan
 from dedupindex.sources.warc_records import WarcSource
 from dedupindex.verify.file_bytes import opened
-from dedupindex.verify.issues import BROKEN, DAMAGE, REMARK, Broken, Finding
+from dedupindex.verify.issues import DAMAGE, REMARK, Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord
 from dedupindex.verify.walk_file import Container
 
@@ -77,7 +77,9 @@ def by_verify(path: Path) -> Reading:
                     records.append((item, b"".join(item.pieces())))
             elif item.level == DAMAGE and not any(text in item.message for text in _ZEROS):
                 damaged.add(item.offset)
-            elif item.level in (REMARK, BROKEN) and not odd and "first record" not in item.message:
+            elif item.reason == "runs-on":  # the others remark that a line end is missing
+                remarks += not odd
+            elif item.level == REMARK and not odd and "first record" not in item.message:
                 remarks += "without a record" not in item.message
     whole = [(record, block) for record, block in records if record.end >= 0]  # they were closed
     remarks += sum(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 from urllib.parse import quote
 
-from dedupindex.errors import BadInput, BadSource, StoreUnavailable
+from dedupindex.errors import SOURCE_ERRORS, BadInput, BadSource, StoreUnavailable
 from dedupindex.object_store import RemoteFile, is_lasting, is_remote, with_retries
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer, fetch_rows
 from dedupindex.runtime.duckdb import Database, errors_as, insert, literal, one_thread, quoted
@@ -252,7 +252,7 @@ class RecordReader:
             begin = time.monotonic()
             try:
                 count = self._fetch_from(url, offset, stored, target)
-            except (*FAILURES, BadSource, StoreUnavailable) as error:
+            except (*FAILURES, *SOURCE_ERRORS) as error:
                 failures.append(f"{url}: {error}")
                 passing = passing or isinstance(error, StoreUnavailable) or not is_lasting(error)
                 continue

@@ -74,7 +74,8 @@ class ResolvedTarget:
     found: set[int] = field(default_factory=set)  # texts or captures
     registered: list[IndexedContainer] = field(default_factory=list)  # whose captures go
     without_captures: dict[int, str] = field(default_factory=dict)  # text -> its container
-    elsewhere: dict[str, str] = field(default_factory=dict)  # text -> a file of its name
+    # Paths that were not read, but rows have their last names -> a file of that name that was.
+    elsewhere: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kind, urls = self.target.kind, self.target.urls
@@ -218,6 +219,7 @@ def resolve(target: Target, view: View, keys: cells.Keys) -> ResolvedTarget:
             resolved.containers[number] = found
             files.update(names)
     with_captures = set[int]().union(*resolved.containers.values())
+    paths, alike = _paths_by_last_name(target), dict[int, str]()  # text -> a file of its name
     for container in view.containers():
         texts = resolved.texts_of(container.crawl if by_crawl else container.name)
         for text in texts:
@@ -227,27 +229,19 @@ def resolve(target: Target, view: View, keys: cells.Keys) -> ResolvedTarget:
                 resolved.without_captures[text] = container.name
         if texts and (by_crawl or container.name in files):
             resolved.registered.append(container)
-    if not by_crawl:
-        resolved.elsewhere = _read_elsewhere(resolved, view)
+        alike.update(dict.fromkeys(paths.get(last_name(container.name), ()), container.name))
+    with_rows_only = alike.keys() & with_captures - resolved.found
+    resolved.elsewhere = {target.texts[at]: alike[at] for at in sorted(with_rows_only)}
     return resolved
 
 
-def _read_elsewhere(resolved: ResolvedTarget, view: View) -> dict[str, str]:
-    """Return the texts that are paths of no file that was read, and one of that name that was.
-
-    Only of texts of which rows were found, by the name alone.
-    """
-    texts: dict[str, list[int]] = {}  # by last name
-    for at, text in enumerate(resolved.target.texts):
-        if "/" in text:
-            texts.setdefault(last_name(text), []).append(at)
-    found, read = dict[int, str](), set[int]()
-    for container in view.containers() if texts else ():
-        if alike := texts.get(last_name(container.name)):
-            read.update(resolved.texts_of(container.name))
-            found.update(dict.fromkeys(alike, container.name))
-    with_rows = set[int]().union(*resolved.containers.values()) - read
-    return {resolved.target.texts[at]: found[at] for at in sorted(with_rows & found.keys())}
+def _paths_by_last_name(target: Target) -> dict[str, list[int]]:
+    """Return the texts that are paths of containers."""
+    paths: dict[str, list[int]] = {}
+    for at, text in enumerate(target.texts):
+        if "/" in text and target.kind is TargetKind.CONTAINER:
+            paths.setdefault(last_name(text), []).append(at)
+    return paths
 
 
 def _files(view: View, name: str) -> list[str]:
