@@ -318,14 +318,14 @@ class _RecordTable:
             yield _RecordSpan(*row)
 
     def _choose_original(self, revisit: int) -> None:
-        query = "SELECT capture, digest, url, to_capture, to_id, to_url, modified FROM records "
+        query = "SELECT digest, url, to_capture, to_id, to_url, modified FROM records "
         row = self._database.execute(query + "WHERE rowid = ?", (revisit,)).fetchone()
-        own, digest, url, to_capture, to_id, to_url, modified = row
+        digest, url, to_capture, to_id, to_url, modified = row
         if not modified and not to_capture and not to_id:
             return  # it can be replayed alone
         self._report.revisits += 1
         digest = digest if modified else None
-        found = self._find("capture", to_capture or own, digest, revisit)
+        found = self._find("capture", to_capture, digest, revisit) if to_capture else 0
         found = found or (self._find("id", to_id, digest, revisit) if to_id else 0)
         if not found and digest and _identifies_payload(digest):
             found = self._find("digest", digest, digest, revisit, to_url or url)
@@ -339,10 +339,13 @@ class _RecordTable:
     def _find(
         self, column: str, key: bytes, digest: bytes | None, revisit: int, url: bytes | None = None
     ) -> int:
-        """The best record of a key, digest and URL, full and chosen if possible; 0: none."""
-        only = "AND full " if column == "digest" else ""
+        """The best record of a key, digest and URL, full and chosen if possible; 0: none.
+
+        Only a full record has a payload; a revisit may lead to one, if it is named.
+        """
+        kind = "full" if column == "digest" else "(full OR to_id IS NOT NULL)"
         query = (
-            f"SELECT rowid, digest, url FROM records WHERE {column} = ? AND rowid != ? {only}"
+            f"SELECT rowid, digest, url FROM records WHERE {column} = ? AND rowid != ? AND {kind} "
             f"ORDER BY full DESC, chosen DESC, rowid LIMIT {_MAX_CANDIDATES}"
         )
         for number, its_digest, its_url in self._database.execute(query, (key, revisit)):
