@@ -66,7 +66,7 @@ PLACE = _Anywhere(path_type=Path, readable=False)  # `verify` says what cannot b
     "--originals",
     multiple=True,
     type=PLACE,
-    help="Where originals may be besides PLACE; repeatable.",
+    help="Where originals may be besides PLACE: files, or directories with all below; repeatable.",
 )
 @flag(
     "--records", help="With --against: compare records, not gzip members (after bin/undedup --out)."

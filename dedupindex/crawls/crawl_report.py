@@ -389,7 +389,9 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     among = " of what was looked up" if _is_part(content) else ""
     known = f" of {only}" if (only := share_of(content)) else ""
     yield from duplicate_lines(content, payload_of(content), among, known)
-    if content["left_out_by_rule"]:
+    if content["left_out_by_rule"] is None:
+        yield f"  left out:           {_UNSAID}"
+    elif content["left_out_by_rule"]:
         rule = "stored in full: a rule of the crawler on media types or sizes (its own count)"
         yield f"  left out:           {content['left_out_by_rule']:,} more, {rule}"
     yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}"

@@ -16,6 +16,7 @@ from dedupindex.object_store.stores import (
     facts,
     facts_of,
     facts_or_none,
+    given_up,
     store_of,
     with_retries,
 )
@@ -152,9 +153,8 @@ def _pages(directory: str, store: Any, path: str) -> Iterator[dict[str, Any]]:
         try:
             page = sync(store.loop, _next_page, listing)
         except Exception as error:
-            raise BadSource(
-                f"{redacted(directory)} cannot be listed: {error_text(error)}"
-            ) from error
+            message = f"{redacted(directory)} cannot be listed: {error_text(error)}"
+            raise given_up(message, error, 1) from error
         yield from page
         if len(page) < _PAGE:
             return

@@ -22,9 +22,10 @@ from dedupindex.object_store.store_address import S3, WEB, check, redacted, sche
 
 TRIES, TIMEOUT = "DEDUPINDEX_REMOTE_TRIES", "DEDUPINDEX_REMOTE_TIMEOUT"
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 20.0  # seconds before a retry
+_MISTAKES = (TypeError, LookupError, AttributeError)
 _LASTING = (
     FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError,
-    TypeError, LookupError, AttributeError, NotImplementedError, ImportError, BadInput,
+    *_MISTAKES, NotImplementedError, ImportError, BadInput,
 )  # fmt: skip
 _GONE = (404, 410)
 _PASSING_STATUSES = (408, 425, 429)
@@ -202,11 +203,25 @@ def pause(number: int) -> None:
 
 def is_lasting(error: Exception) -> bool:
     """Return whether retrying is of no use."""
+    error = _answered(error)
     status = getattr(error, "status", None)
     if isinstance(status, int) and 400 <= status < 500:
         return status not in _PASSING_STATUSES
     name = type(error).__name__  # of packages that may not be installed
     return isinstance(error, _LASTING) or "Credential" in name or name == "FileExpired"
+
+
+def _answered(error: Exception) -> Exception:
+    """Return the error that a store's package was handling when it failed itself, if it did so.
+
+    s3fs takes the first argument of each error, and that of a timeout has none.
+    """
+    while isinstance(error, _MISTAKES):
+        handled = error.__cause__ or error.__context__
+        if not isinstance(handled, Exception):
+            break
+        error = handled
+    return error
 
 
 def missing(address: str) -> str:
@@ -215,6 +230,7 @@ def missing(address: str) -> str:
 
 def error_text(error: Exception) -> str:
     """Return the text of an error, without the query strings of addresses."""
+    error = _answered(error)
     text = str(error) or type(error).__name__
     return _QUERY.sub(r"\1", text)
 

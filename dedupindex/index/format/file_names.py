@@ -58,6 +58,15 @@ def row_matches(row: str, name: str) -> bool:
     )
 
 
+def row_is_doubtful(row: str, name: str) -> bool:
+    """Return whether a row that names the container `row`, or none, is in doubt if `name` lacks it.
+
+    Only the last name counts, as files move from a crawler's directory to the archive. A copy in
+    another directory is believed again when its records are read.
+    """
+    return not row or any(last_name(row) == last_name(file) for file in files_of(name))
+
+
 def files_of(name: str) -> Iterator[str]:
     """Yield a container's name, then the names of the WACZ files that it may be in.
 

@@ -20,7 +20,7 @@ from dedupindex.index.format.cells import (
     encode,
     packed_url,
 )
-from dedupindex.index.format.file_names import row_matches
+from dedupindex.index.format.file_names import row_is_doubtful
 
 RECORD, ROW, NAMED, REVISIT = range(4)  # the evidence in the flags of an entry
 MAX_READ = 8  # seconds of read records kept under one key
@@ -124,7 +124,7 @@ def _may_be_in(number: bytes, row: str, place_of: Callable[[int], ContainerRef])
     """Return whether a row that names a container may be of that of a tombstone."""
     if number == _ANYWHERE:
         return True
-    return row_matches(row, place_of(int.from_bytes(number, "big")).container)
+    return row_is_doubtful(row, place_of(int.from_bytes(number, "big")).container)
 
 
 def unmarked(entry: bytes) -> bytes:

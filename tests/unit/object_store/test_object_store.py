@@ -237,6 +237,20 @@ def test_number_of_retries_is_limited(
         built(index, address)
 
 
+def test_a_package_that_fails_on_an_error_does_not_make_it_last() -> None:
+    """As s3fs, which takes the first argument of a timeout: that has none."""
+    with pytest.raises(IndexError) as raised:
+        try:
+            raise TimeoutError
+        except TimeoutError as silent:
+            assert silent.args[0]
+    assert not stores.is_lasting(raised.value)
+    failed = stores.given_up("a.warc.gz cannot be read", raised.value, 5)
+    assert isinstance(failed, StoreUnavailable)
+    assert stores.error_text(raised.value) == "TimeoutError"
+    assert stores.is_lasting(IndexError("tuple index out of range"))
+
+
 def test_partial_objects_are_detected(tmp_path: Path) -> None:
     """A server without ranges, whose answers are cut, or said to be shorter than they are."""
     (tmp_path / "a.warc.gz").write_bytes(LONG)
