@@ -152,7 +152,11 @@ def test_rows_of_a_purged_file_stay_away_by_whatever_name_and_crawl(tmp_path: Pa
     for row in rows:
         load(index, [row])
     assert held(index) == [(str(sha1(4)), kept)]
-    load(index, [rows[0]._replace(container="/copy/first.warc.gz")])  # a row of another file
+    moved = rows[0]._replace(container="/crawls/first.warc.gz")  # where the crawler had the file
+    load(index, [moved])
+    assert held(index) == [(str(sha1(4)), kept)]
+    load(index, [moved._replace(container="/crawls/second.warc.gz")])  # a row of another file
+    load(index, [moved._replace(evidence=Evidence.RECORD)])  # no row: the file is read
     assert len(held(index)) == 2
 
 

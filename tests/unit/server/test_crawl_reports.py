@@ -298,6 +298,8 @@ def test_records_count_for_their_crawl(web: Web) -> None:
 
 def test_self_reports_of_crawlers(web: Web) -> None:
     assert web.get("/crawls/a").get_json()["not_looked_up"] is None
+    unsaid = "not known (the crawler did not say)"
+    assert f"  left out:           {unsaid}\n" in web.report("format=text")
     answer = web.post("/crawls/a/counts", json={"not_looked_up": 4, "who": "one"}).get_json()
     assert (answer["not_looked_up"], answer["not_reported"]) == (4, None)
     for _ in range(2):  # its answer was lost
