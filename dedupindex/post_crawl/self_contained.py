@@ -439,7 +439,8 @@ def _copy(
                         copied += span.stored
                         on_progress(ProgressUpdate("copying", copied, needed))
                         if single and scan.compression != "gzip":
-                            _compress(_pieces(source, span, dictionaries), sink)
+                            pieces = _pieces(source, file.path, span, dictionaries)
+                            _compress(pieces, sink)
                         else:
                             sink.copy(source, span.offset, span.stored)
                             if span.open:  # so that every reader finds the next record
@@ -471,7 +472,7 @@ def _need_nothing(offset: int, count: int) -> None:
 
 
 def _pieces(
-    source: BinaryIO, span: _RecordSpan, dictionaries: Dictionaries | None
+    source: BinaryIO, name: str, span: _RecordSpan, dictionaries: Dictionaries | None
 ) -> Iterator[bytes]:
     """Yield records without compression; raises `DedupError` for frames that are damaged now.
 
@@ -486,7 +487,7 @@ def _pieces(
     try:
         yield from frame_pieces(read, offset, end, dictionaries)
     except UnreadableFrame as error:
-        raise DedupError(f"{source.name} at {offset}: its zstd frames {error}") from error
+        raise DedupError(f"{name} at {offset}: its zstd frames {error}") from error
 
 
 def _compress(pieces: Iterable[bytes], sink: FileSink) -> None:

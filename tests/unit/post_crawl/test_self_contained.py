@@ -95,6 +95,18 @@ def test_revisits_with_few_fields(tmp_path: Path, fields: dict[str, Any]) -> Non
     assert (tmp_path / "o" / "a.warc.gz").read_bytes().startswith(gz(page(1)))
 
 
+def test_what_is_neither_full_nor_a_revisit_is_no_original(tmp_path: Path) -> None:
+    """wget's revisits state only an id, and its requests have their URL and second."""
+    bare = {"Refers_To_Target_URI": None, "Refers_To_Date": None}
+    records = [page(1), copy_of(3, 1, **bare), asked(3)]
+    path = write(tmp_path / "a.warc.gz", records)
+    done = export([str(path)], [], one(3), tmp_path / "o")
+    assert (done.records, done.originals, done.dangling) == (2, 1, 0)
+    assert (tmp_path / "o" / "a.warc.gz").read_bytes() == b"".join(map(gz, records))
+    away = write(tmp_path / "away.warc.gz", records[1:])
+    assert export([str(away)], [], one(3), tmp_path / "p").dangling == 1
+
+
 def test_a_record_of_another_payload_is_no_original(tmp_path: Path) -> None:
     path = write(tmp_path / "a.warc.gz", [page(1, OTHER), copy_of(3, 1)])
     done = exported(tmp_path, one(3), path)
