@@ -67,6 +67,20 @@ def row_is_doubtful(row: str, name: str) -> bool:
     return not row or any(last_name(row) == last_name(file) for file in files_of(name))
 
 
+def note_file(names: list[str], name: str) -> int:
+    """Return the position of a file among the `names` of those that hold a capture; adds a new one.
+
+    One that a crawler or a CDX file names without its directory, or not at all, is that of the
+    record that was read: the longest name is kept.
+    """
+    for at, noted in enumerate(names):
+        if row_matches(noted, name) or row_matches(name, noted):
+            names[at] = max(noted, name, key=len)
+            return at
+    names.append(name)
+    return len(names) - 1
+
+
 def files_of(name: str) -> Iterator[str]:
     """Yield a container's name, then the names of the WACZ files that it may be in.
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, NamedTuple
 
+from dedupindex.digest import Digest
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
+from dedupindex.index.format.file_names import note_file
 from dedupindex.index.format.ledger import Dependent, own_capture
 from dedupindex.index.format.packing import pack, unpack
 from dedupindex.index.format.tombstones import (
@@ -38,6 +41,7 @@ from dedupindex.post_crawl.purge.impact import (
     RemovedOriginal,
 )
 from dedupindex.post_crawl.purge.target import ResolvedTarget
+from dedupindex.sources.discover import is_archive_name
 
 _IN_MEMORY = 8 << 20  # bytes of the items of a digest
 _COUNTED, _WAITS = b"\0", b"\1"  # of a row: the revisit was counted by what it names, or not
@@ -121,6 +125,17 @@ class LedgerCursor:
             yield body
 
 
+class _Read(NamedTuple):
+    """What was read of a revisit, from one of the files or logs that have it."""
+
+    body: bytes  # of the item
+    revisit: Dependent
+    named: int  # bytes of payload of what it names, -1 unknown
+
+
+_Holder = tuple[Dependent, cells.ContainerRef]
+
+
 class DigestImpact:
     """Counts what depends on what goes of one digest after the other; a context manager.
 
@@ -191,37 +206,76 @@ class DigestImpact:
     ) -> None:
         """Count the revisits that refer to what goes and do not go themselves, each once.
 
-        `counted`: they were counted before, and are only not to be counted again.
+        Each is listed, and counted by file, once for each file that holds it. `counted`: they
+        were counted before, and are only not to be counted again.
         """
-        digest, second, urls = cells.digest_of_key(key), b"", set[bytes]()
+        for revisit in self._revisits_of(key, bodies, change):
+            self.changed = True
+            if not self.stored:
+                for one in revisit:
+                    self._add_row(_COUNTED, key, one.body)
+            if not counted:
+                self._count_named(cells.digest_of_key(key), revisit, change)
+
+    def _revisits_of(
+        self, key: bytes, bodies: Iterable[bytes], change: KeyChange
+    ) -> Iterator[list[_Read]]:
+        """Yield the revisits that refer to what goes, each with all that was read of it."""
+        second, found = b"", dict[bytes, list[_Read]]()  # of one second, by URL
         for body in bodies:
             if self._target.takes_dependent(body):
                 continue
             revisit = Dependent.of(body)
-            packed = pack(revisit.names_url)
-            size = self._size_of_named(revisit, body[7:13], packed, change)
+            size = self._size_of_named(revisit, body[7:13], pack(revisit.names_url), change)
             if size is None:
                 self._wait(key, body)
                 continue
             if body[1:7] != second:
-                second, urls = body[1:7], set()
-            if revisit.url in urls:  # it is also in a log, or in a copy of its file
-                continue
-            urls.add(revisit.url)
-            self.changed = True
-            if not self.stored:
-                self._add_row(_COUNTED, key, body)
-            if counted:
-                continue
-            left = SAME_URL if packed in change.answering else ""
-            size = revisit.size if revisit.size >= 0 else size
+                yield from found.values()
+                second, found = body[1:7], {}
+            found.setdefault(revisit.url, []).append(_Read(body, revisit, size))
+        yield from found.values()
+
+    def _count_named(self, digest: Digest, revisit: list[_Read], change: KeyChange) -> None:
+        """Count a revisit that refers to what goes; the list has each file that holds it."""
+        holders = self._holders(one.revisit for one in revisit)
+        sizes = (one.revisit.size if one.revisit.size >= 0 else one.named for one in revisit)
+        size = next((known for known in sizes if known >= 0), -1)
+        stays = [pack(one.names_url) in change.answering for one, _ in holders]
+        self._add_dependent(holders, size)
+        if not stays[0]:
+            self._revisits.add(size)
+        if self._on_item is not None:
+            for (one, place), stay in zip(holders, stays, strict=True):
+                left = SAME_URL if stay else ""
+                pickle.dump(DependentRevisit(digest, one, *place, size, left), self._held)
+
+    def _holders(self, read: Iterable[Dependent]) -> list[_Holder]:
+        """Return what was read of a revisit, once for each file that holds it.
+
+        A log or CDX file that has it too, or names no file, is left out if an archive holds it.
+        """
+        holders, names = list[_Holder](), list[str]()
+        for revisit in read:
             place = self._place(revisit)
-            self._impact.add_dependent(place.container, place.crawl, size)
-            if not left:
-                self._revisits.add(size)
-            if self._on_item is not None:
-                item = DependentRevisit(digest, revisit, *place, size, left)
-                pickle.dump(item, self._held)
+            known = len(names)
+            at = note_file(names, place.container)
+            if at == known:
+                holders.append((revisit, place))
+            elif names[at] != holders[at][1].container:  # this one has the path of the file
+                holders[at] = revisit, place
+        archives = [one for one in holders if is_archive_name(one[1].container)]
+        return archives or holders
+
+    def _add_dependent(self, holders: list[_Holder], size: int, *, again: bool = False) -> None:
+        """Count a revisit for each file and crawl that has it, and in all unless `again`."""
+        places = [place for _, place in holders]
+        if not again:
+            self._impact.dependents.add(size)
+        for place in places:
+            self._impact.add_to(self._impact.by_container, place.container, size)
+        for crawl in dict.fromkeys(place.crawl for place in places if not again):
+            self._impact.add_to(self._impact.by_crawl, crawl, size)
 
     def _size_of_named(
         self, revisit: Dependent, second: bytes, packed: bytes, change: KeyChange
@@ -268,23 +322,32 @@ class DigestImpact:
         """Count the revisits whose payload is nowhere without what goes, each once."""
         if not self._waiting:
             return
-        last = b""
-        for row in in_order(self._read_rows(), Path(tempfile.gettempdir())):
-            at = _LENGTH + 6 + int.from_bytes(row[:_LENGTH])
-            if row[:at] == last:  # it is also in a log, or in a copy of its file
-                continue
-            last = row[:at]
-            key_end = at + 1 + self._lengths[row[at + 1]]
-            if row[at : at + 1] == _COUNTED or self._was_purged(row[:at]):
-                continue
-            revisit = Dependent.of(row[key_end:])
-            size = revisit.size if revisit.size >= 0 else self._size
-            place = self._place(revisit)
-            self._impact.add_dependent(place.container, place.crawl, size)
+        rows = in_order(self._read_rows(), Path(tempfile.gettempdir()))
+        for own, found in groupby(rows, lambda row: row[: _own_end(row)]):
+            counted, waiting = list[Dependent](), list[Dependent]()
+            for row in found:
+                kind, key = row[len(own) : len(own) + 1], row[len(own) + 1 :]
+                revisit = Dependent.of(key[self._lengths[key[0]] :])
+                (counted if kind == _COUNTED else waiting).append(revisit)
+            if waiting and not self._was_purged(own):
+                self._count_nameless(counted, waiting)
+
+    def _count_nameless(self, counted: list[Dependent], waiting: list[Dependent]) -> None:
+        """Count a revisit whose payload is nowhere without what goes, if it was not `counted`.
+
+        Of one that was, only further files are listed.
+        """
+        holders = self._holders([*counted, *waiting])
+        listed = {place.container for _, place in self._holders(counted)}
+        further = [one for one in holders if one[1].container not in listed]
+        size = next((one.size for one in waiting if one.size >= 0), self._size)
+        self._add_dependent(further, size, again=bool(counted))
+        if not counted:
             self._impact.broken.add(size)
             self._impact.by_digest.add(size)
-            if self._on_item is not None:
-                digest = cells.digest_of_key(self.prefix)
+        if self._on_item is not None:
+            digest = cells.digest_of_key(self.prefix)
+            for revisit, place in further:
                 self._on_item(DependentRevisit(digest, revisit, *place, size, NOWHERE_ELSE, True))
 
     def _was_purged(self, own: bytes) -> bool:
@@ -320,3 +383,8 @@ def _row(kind: bytes, key: bytes, body: bytes) -> bytes:
     """Return a row that sorts by the URL and second of the revisit itself, those counted first."""
     second, packed = own_capture(body)
     return b"%b%b%b%b%b%b" % (len(packed).to_bytes(_LENGTH), packed, second, kind, key, body)
+
+
+def _own_end(row: bytes) -> int:
+    """Return where the URL and second of the revisit itself end in a row."""
+    return _LENGTH + int.from_bytes(row[:_LENGTH]) + 6

@@ -52,13 +52,14 @@ class Impact:
     dependents: Amount = field(default_factory=Amount)  # revisits that need what would go
     broken: Amount = field(default_factory=Amount)  # of these, whose payload would be nowhere
     by_digest: Amount = field(default_factory=Amount)  # of these, which name nothing that would go
-    by_container: Sums = field(default_factory=lambda: Sums(3))  # the fields of `Amount`
+    # Of the dependents, for each file and crawl that has them; the fields of `Amount`.
+    by_container: Sums = field(default_factory=lambda: Sums(3))
     by_crawl: Sums = field(default_factory=lambda: Sums(3))
 
-    def add_dependent(self, container: str, crawl: str, size: int) -> None:
-        self.dependents.add(size)
-        for sums, name in ((self.by_container, container), (self.by_crawl, crawl)):
-            sums.add(name.encode("utf-8", "surrogateescape"), 1, max(size, 0), int(size < 0))
+    @staticmethod
+    def add_to(sums: Sums, name: str, size: int) -> None:
+        """Add a dependent to `by_container` or `by_crawl`, under each name that has it."""
+        sums.add(name.encode("utf-8", "surrogateescape"), 1, max(size, 0), int(size < 0))
 
 
 class RemovedOriginal(NamedTuple):
@@ -84,7 +85,7 @@ class DependentRevisit(NamedTuple):
     """A revisit that needs a capture that would be removed.
 
     It refers to that; or what it refers to is not stored, and the last stored copy of its payload
-    would be removed.
+    would be removed. There is one for each file that holds the revisit.
     """
 
     digest: Digest

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dedupindex.counts import OnProgress, silent
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
-from dedupindex.index.format.file_names import files_of, row_matches
+from dedupindex.index.format.file_names import files_of, note_file
 from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import (
@@ -327,15 +327,10 @@ class ImpactSurvey:
 def _is_another(names: list[str], name: str) -> bool:
     """Return whether a capture is none of those that were counted, of the same URL and second.
 
-    One that a crawler or a CDX file names without the directory of its file is the same as the
-    record that was read. `names` are the files of those that were counted, and is changed.
+    `names` are the files of those, see `note_file`.
     """
-    for at, counted in enumerate(names):
-        if row_matches(counted, name) or row_matches(name, counted):
-            names[at] = max(counted, name, key=len)
-            return False
-    names.append(name)
-    return True
+    count = len(names)
+    return note_file(names, name) == count
 
 
 def _size_of_file(name: str) -> int | None:

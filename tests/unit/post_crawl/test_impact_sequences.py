@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Evidence, Revisit
 from dedupindex.crawls.stores import make_store
+from dedupindex.digest import Digest
 from dedupindex.errors import HasDependents
 from dedupindex.index.identity import Settings
 from dedupindex.index.load import runs
@@ -32,6 +34,7 @@ from tests.conftest import ENGINES, On
 from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
+from tests.support.paths import ROOT
 from tests.support.purging import begin, held, load, revisit_of
 from tests.unit.post_crawl.test_impact import (
     BACKUP,
@@ -111,7 +114,8 @@ def purge_and_compare(
     """Purge an index of these captures and revisits; return what is left of them."""
     items: list[Item] = []
     impact = survey(index, target, items.append).impact
-    compare(impact, target, held(index), known, named)
+    depending = [one for one in items if isinstance(one, DependentRevisit)]
+    compare(impact, target, held(index), known, named, depending)
     compare_items(impact, items, {one for one in known if takes(target, one)})
     if impact.dependents.captures and not force:
         with pytest.raises(HasDependents):
@@ -137,8 +141,20 @@ def compare_items(impact: Impact, items: list[Item], gone: set[Capture]) -> None
     assert impact.originals == amount_of([one.size for one in originals])
     revisits = [one.size for one in items if isinstance(one, RemovedRevisit)]
     assert impact.revisits == amount_of(revisits)
-    depending = [one.size for one in items if isinstance(one, DependentRevisit)]
-    assert impact.dependents == amount_of(depending)
+    depending = [one for one in items if isinstance(one, DependentRevisit)]
+    sizes = {revisit_in(one): one.size for one in depending if not one.by_digest}
+    listed = {(digest, url, date) for digest, _, url, date in sizes}
+    nameless = {revisit_in(one): one.size for one in depending if one.by_digest}
+    sizes |= {one: size for one, size in nameless.items() if (one[0], *one[2:]) not in listed}
+    assert impact.dependents == amount_of([*sizes.values()])
+    files = Counter(one.container.encode() for one in depending)
+    assert {name: count for name, (count, *_) in impact.by_container.items()} == files
+
+
+def revisit_in(item: DependentRevisit) -> tuple[Digest, bytes, bytes, bytes]:
+    """Digest, the URL that it names if that counts, its own URL and date."""
+    one = item.dependent
+    return item.digest, b"" if item.by_digest else one.names_url, one.url, one.date
 
 
 def amount_of(sizes: list[int]) -> Amount:
@@ -159,6 +175,7 @@ def compare(
     answering: list[tuple[str, Capture]],
     known: set[Capture],
     named: set[Revisit],
+    depending: list[DependentRevisit],
 ) -> None:
     """The impact of a target on an index of these captures and revisits."""
     gone = {one for one in known if takes(target, one)}
@@ -177,6 +194,7 @@ def compare(
     left = {(one.digest, one.url, one.date) for one in gone} - dates
     of_url = {(one.digest, one.url) for one in gone} - urls
     by_name, by_digest = set[tuple[object, ...]](), set[tuple[object, ...]]()
+    files, nameless = set[tuple[object, ...]](), set[tuple[object, ...]]()
     for one in named:
         if takes(target, one.capture):
             continue
@@ -189,8 +207,14 @@ def compare(
             else (digest, url) in of_url
         ):
             by_name.add((digest, names, url, date))
+            files.add((digest, names, url, date, one.capture.container))
         elif digest in {one.digest for one in gone} - digests:
             by_digest.add((digest, url, date))
+            nameless.add((digest, b"", url, date, one.capture.container))
+    listed = {(digest, *rest) for digest, _, *rest in files}
+    files |= {one for one in nameless if (one[0], *one[2:]) not in listed}
+    assert len(depending) == len(files)  # one for each file that holds the revisit
+    assert {(*revisit_in(one), one.container) for one in depending} == files
     by_digest -= {(digest, url, date) for digest, _, url, date in by_name}
     assert impact.by_digest.captures == len(by_digest)
     assert impact.dependents.captures == len(by_name) + len(by_digest)
@@ -224,12 +248,16 @@ def dependents(index: Path, target: Target) -> tuple[PurgeSurvey, list[Dependent
     return found, [one for one in seen if isinstance(one, DependentRevisit)]
 
 
-def check_protected(index: Path, target: Target, count: int = 1) -> None:
-    """Check that revisits depend on a target by their digest, and that they protect it."""
+def check_protected(index: Path, target: Target, count: int = 1, *, files: int = 1) -> None:
+    """Check that revisits depend on a target by their digest, and that they protect it.
+
+    `files` is how many hold each of them.
+    """
     found, depending = dependents(index, target)
     impact, before = found.impact, held(index)
     assert impact.dependents.captures == impact.broken.captures == count
-    assert impact.by_digest.captures == len(depending) == count
+    assert impact.by_digest.captures == count
+    assert len(depending) == count * files
     assert {(one.left, one.by_digest) for one in depending} == {("nowhere", True)}
     with pytest.raises(HasDependents, match=f"{count} revisits? of other captures depend"):
         purge(index, target, force=False)
@@ -361,7 +389,54 @@ def test_a_revisit_in_a_log_and_in_its_file_is_counted_once(tmp_path: Path) -> N
     load(index, [ORIGINAL, LAST], [orphan(), orphan(where=BACKUP), in_log])
     assert survey(index, container(FIRST, SECOND)).impact.dependents.captures == 1
     purge(index, container(FIRST), force=True)
-    check_protected(index, container(SECOND))
+    check_protected(index, container(SECOND), files=2)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_each_warc_that_holds_a_dependent_is_listed(tmp_path: Path, *, named: bool) -> None:
+    """A takedown rewrites them all; a log, and a name without a directory, are no further file."""
+    index = begin(tmp_path)
+    read = [
+        orphan(where=where) for where in ("/log/crawl.log", "r.warc.gz", BACKUP, "/w/r.warc.gz")
+    ]
+    load(index, [ORIGINAL, LAST], [read[0]])
+    load(index, [], read if named else [Revisit(one.capture, None) for one in read])
+    if not named:
+        purge(index, container(FIRST), force=True)
+    target = container(FIRST, SECOND) if named else container(SECOND)
+    found, depending = dependents(index, target)
+    impact, files = found.impact, ["/copy/backup.warc.gz", "/w/r.warc.gz"]
+    assert sorted(one.container for one in depending) == files
+    assert impact.dependents.captures == impact.broken.captures == 1
+    assert {name.decode(): one[0] for name, one in impact.by_container.items()} == dict.fromkeys(
+        files, 1
+    )
+    assert {name: one[0] for name, one in impact.by_crawl.items()} == {b"weekly": 1}
+
+
+def test_what_only_logs_know_of_a_dependent_is_listed(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    load(index, [ORIGINAL], [orphan(where="/log/crawl.log")])
+    _, depending = dependents(index, container(FIRST))
+    assert [one.container for one in depending] == ["/log/crawl.log"]
+
+
+def test_commands_name_each_copy_of_a_file_with_a_dependent(tmp_path: Path) -> None:
+    """Its original is in both files, too."""
+    names = [
+        ROOT / "tests" / "data" / "warc" / name for name in ("example.warc", "example.warc.gz")
+    ]
+    index, asked = tmp_path / "index", tmp_path / "asked.jsonl"
+    typed("index", "--all", *names, index)
+    digest = "sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK"
+    asked.write_text(json.dumps({"digest": digest, "url": "http://example.com/"}))
+    out = typed("impact", index, "--captures", asked, "--list")[0]
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    files = [line["dependent"]["container"] for line in lines if "dependent" in line]
+    assert sorted(files) == [str(name) for name in names]
+    assert "dependents               1  " in out
+    for name in names:
+        assert f"  in file {name}: 1 revisit, 606 B\n" in out
 
 
 def test_many_revisits_are_sorted_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
