@@ -164,6 +164,11 @@ class FormatFromPast(IndexUnavailable, code="format_from_past"):
     """The index was written by an older version whose format is not read any more."""
 
 
+def restore_or_build(index: object = "it") -> str:
+    """Return what to do about damage of the index in a directory, if that is known."""
+    return f"restore the index from a copy, or delete {index} and build it again"
+
+
 class Damaged(DedupError, code="damaged", exit_status=7, http_status=503):
     """Stored data is damaged; a lookup that reads it must not answer "new"."""
 

@@ -90,16 +90,17 @@ def test_a_report_on_nothing_names_the_crawls(index: Path, cancelled: Path) -> N
 def test_the_data_file_of_an_index_is_missing(index: Path) -> None:
     data = index / f"data-{read_identity(index).generation}.mdb"
     whole = data.read_bytes()
+    remedy = f": restore the index from a copy, or delete {index} and build it again"
     for changed, text in (
         (b"", ".mdb is empty: "),
         (whole[:16] + b"junk" + whole[20:], ".mdb is damaged (MDB_INVALID: "),
     ):
         data.write_bytes(changed)
         _, said = typed("index", "--check", index, status=7)
-        assert text in said and "restore the index from a copy, or build it again" in said, said
+        assert text in said and remedy in said, said
     data.unlink()
     said = typed("list", index, status=6)[1]
-    assert ".mdb is missing: restore the index from a copy, or build it again" in said
+    assert f".mdb is missing{remedy}" in said
     assert "Errno" not in said
 
 

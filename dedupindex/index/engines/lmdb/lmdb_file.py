@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import lmdb
 
-from dedupindex.errors import Damaged, IndexUnavailable
+from dedupindex.errors import Damaged, IndexUnavailable, restore_or_build
 from dedupindex.runtime.files import stable_directory
 
 DAMAGE = (
@@ -21,7 +21,6 @@ DAMAGE = (
     lmdb.PageNotFoundError,
     lmdb.PanicError,
 )
-REMEDY = "restore the index from a copy, or build it again"
 MAP_SIZE = 1 << 40  # bytes of address space, not of disk: the largest an index may grow
 
 _META = struct.Struct("=16xII16xI92x8xQ")  # of a page: magic, version, page size, transaction
@@ -67,7 +66,7 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
     """
     with stable_directory(path.parent) as home:
         if not bulk and path.is_file() and not path.stat().st_size:
-            raise Damaged(f"{path} is empty: {REMEDY}")
+            raise Damaged(f"{path} is empty: {restore_or_build(path.parent)}")
         env = open_in(
             home,
             path,
@@ -81,7 +80,7 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
         )
     if not bulk and path.stat().st_size < length_of(env):
         env.close()
-        raise Damaged(f"{path} is cut; restore it from a copy, or build it again")
+        raise Damaged(f"{path} is cut: {restore_or_build(path.parent)}")
     return env
 
 
@@ -103,7 +102,7 @@ def scan(
 def unopened(path: Path, error: Exception) -> Damaged | IndexUnavailable:
     """Return the error for a file that cannot be opened, with what to do about it."""
     if isinstance(error, FileNotFoundError):
-        return IndexUnavailable(f"{path} is missing: {REMEDY}")
+        return IndexUnavailable(f"{path} is missing: {restore_or_build(path.parent)}")
     if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError) and _begins_right(path):
         return IndexUnavailable(
             f"{path}-lock is damaged, or of another version of LMDB: end all processes that use "
@@ -111,7 +110,7 @@ def unopened(path: Path, error: Exception) -> Damaged | IndexUnavailable:
         )
     if isinstance(error, DAMAGE):
         found = str(error).replace(f"{path}: ", "")
-        return Damaged(f"{path} is damaged ({found}): {REMEDY}")
+        return Damaged(f"{path} is damaged ({found}): {restore_or_build(path.parent)}")
     reason = error.strerror if isinstance(error, OSError) else None
     return IndexUnavailable(f"{path} cannot be opened: {reason or error}")
 
@@ -130,7 +129,10 @@ def check_pages(path: Path) -> None:
             second = _meta(stream.read(_META.size))
         if second is not None and _agree(first, second):
             return
-    raise Damaged(f"{path} is damaged: its first two pages contradict each other; {REMEDY}")
+    raise Damaged(
+        f"{path} is damaged: its first two pages contradict each other; "
+        f"{restore_or_build(path.parent)}"
+    )
 
 
 def _begins_right(path: Path) -> bool:
