@@ -137,7 +137,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     job.index.mkdir(parents=True, exist_ok=True)
     with (
         exclusive(job.index / "lock", f"the index at {job.index}"),
-        _cleanup(job.index),
+        _cleanup(job.index, adds=job.add or job.replace),
         spark_session(job.spark) if job.spark else nullcontext() as cluster,
     ):
         if cluster is not None:
@@ -247,12 +247,25 @@ def _find_sources(job: Build) -> Expanded:
     """Find the containers; raises `DedupError` for bad options before anything is written."""
     admission_filter(job.settings)
     found = expand(job.sources, job.kind, columns=job.options.columns)
+    empty = {path for path in found.paths if not is_stream(path) and not _size_of(path, found)}
+    found.problems += [Problem(redacted(path), 0, "is empty") for path in sorted(empty)]
+    found.paths = [path for path in found.paths if path not in empty]  # as in a directory
     if job.sources and not found.paths and not found.problems:
         for name in job.sources:
             if (Path(name) / FILE).is_file():
                 raise BadSource(f"{name} is an index; the sources come first, the index last")
         found.require_any(job.sources, "index")
     return found
+
+
+def _size_of(path: str, found: Expanded) -> int:
+    """Return the bytes of a file or object, -1 if it cannot be read: that will say why."""
+    if path in found.remote:
+        return found.remote[path].size
+    try:
+        return os.stat(path).st_size if os.access(path, os.R_OK) else -1
+    except OSError:
+        return -1
 
 
 def _check_target(index: Path) -> None:
@@ -304,7 +317,7 @@ def _check_read(job: Build, done: list[Staged], problems: list[Problem]) -> None
 
 
 @contextmanager
-def _cleanup(index: Path) -> Iterator[None]:
+def _cleanup(index: Path, *, adds: bool) -> Iterator[None]:
     """Raise `OSError` as `IndexUnavailable`; after `BadSource`, remove an index without content."""
     try:
         yield
@@ -319,10 +332,12 @@ def _cleanup(index: Path) -> Iterator[None]:
         raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        closed = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename
+        reason = f"{Path(error.filename).parent} is not writable" if closed else str(error)
         remedy = "when there is room" if full else "when the cause is removed"
         raise IndexUnavailable(
-            f"building {index} failed: {error}; the index is as it was, "
-            f"run the same command again {remedy}"
+            f"{'adding to' if adds else 'building'} {index} failed: {reason}; the index is as it "
+            f"was, run the same command again {remedy}"
         ) from error
 
 
@@ -363,6 +378,7 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:
         plan = make_plan(
             found, view, replace=job.replace, reread=job.reread, jobs=job.jobs, done=names,
             dropped=job.dropped, crawl=job.crawl,
+            index=job.engine if is_cluster(job.engine) else str(job.index),
         )  # fmt: skip
         if view is not None and not (job.crawl or job.dropped or is_cluster(job.engine)):
             plan.reported = crawls_of_files(plan, view)

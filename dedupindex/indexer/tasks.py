@@ -57,10 +57,11 @@ def make_plan(
     reread: bool,
     jobs: int,
     crawl: str = "",
+    index: str,
     done: dict[str, tuple[int, int]],
     dropped: frozenset[str] = frozenset(),
 ) -> BuildPlan:
-    """Divide the containers that were found into tasks.
+    """Divide the containers that were found into tasks, of a build of `index`, as commands name it.
 
     `done` maps the containers that an interrupted run of this build has staged to size and time of
     change; captures of containers in `dropped` are removed, and with `reread` those of containers
@@ -92,7 +93,7 @@ def make_plan(
         else:
             known.append(found)
     _check_complete(done, found_names)
-    _check_crawls(replaced, crawl)
+    _check_crawls(replaced, crawl, index)
     plan.dropped.update(chain.from_iterable(replaced.values()))
     inputs += _read_again(plan, known, moved, reread=reread)
     plan.tasks = _divide(inputs, jobs)
@@ -129,7 +130,7 @@ def _other_crawl(before: IndexedContainer | None, crawl: str, *, reread: bool) -
     return before.crawl if crawl else None
 
 
-def _check_crawls(replaced: Mapping[str, list[str]], crawl: str) -> None:
+def _check_crawls(replaced: Mapping[str, list[str]], crawl: str, index: str) -> None:
     """Raise `BadInput` for containers of another crawl that are to be replaced.
 
     What that crawl has reported of them would not be compared with them any more.
@@ -137,7 +138,7 @@ def _check_crawls(replaced: Mapping[str, list[str]], crawl: str) -> None:
     others = sorted(replaced.keys() - {crawl, ""})
     if not others:
         return
-    commands = "; ".join(for_each_crawl("--replace", replaced, "INDEX"))
+    commands = "; ".join(for_each_crawl("--replace", replaced, index))
     raise BadInput(
         f"{replaced[others[0]][0]} was read for crawl {others[0]}, where it has to stay, and "
         f"nothing was read again: {commands}"

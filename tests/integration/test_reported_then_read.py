@@ -436,7 +436,7 @@ def test_a_file_stays_in_its_crawl_when_it_is_replaced(tmp_path: Path) -> None:
     path.write_bytes(gz(response(b"else", Target_URI=b"http://a.test/3", Date=DATE, number=3)))
     said = typed("index", "--replace", path, index, status=4)[1]
     assert "was read for crawl weekly, where it has to stay, and nothing was read again" in said
-    assert f"bin/index --replace --crawl weekly {path} INDEX" in said
+    assert f"bin/index --replace --crawl weekly {path} {index}" in said
     typed("index", "--replace", "--crawl", "weekly", path, index)
     typed("purge", index, "--container", path)
     assert "--crawl weekly" in typed("index", "--replace", path, index, status=4)[1]
@@ -454,8 +454,8 @@ def test_files_of_several_crawls_are_replaced_by_a_command_for_each(tmp_path: Pa
         record = response(b"else", Target_URI=b"http://a.test/4", Date=DATE, number=ord(name[0]))
         (path.parent / name).write_bytes(gz(record))
     said = typed("index", "--replace", path.parent, index, status=4)[1]
-    assert f"; bin/index --replace --crawl weekly {path} INDEX" in said
-    assert f"bin/index --replace {path.parent / 'c.warc.gz'} INDEX; " in said
+    assert f"; bin/index --replace --crawl weekly {path} {index}" in said
+    assert f"bin/index --replace {path.parent / 'c.warc.gz'} {index}; " in said
     typed("index", "--replace", "--crawl", "daily", path, index, status=4)
     said = typed("index", "--replace", "--crawl", "weekly", path, path.parent / "b.warc.gz", index)[
         1

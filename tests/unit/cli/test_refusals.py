@@ -117,8 +117,12 @@ def test_sources_that_cannot_be_read_make_no_index(tmp_path: Path) -> None:
     source = tmp_path / "x.cdx"
     source.write_text(HEADER + cdx_line(1, 1, 1))
     typed("index", "--all", source, index)
-    out, _ = typed("index", "--add", empty, index, status=7)
-    assert "nothing was added: no file could be read" in out
+    for words in ([empty], [empty], [tmp_path / "zero*"]):  # again: it may be complete by then
+        out, messages = typed("index", "--add", *words, index, status=7)
+        assert out.startswith("files read: 0, known before: 0;")
+        assert "nothing was added: no file could be read; the warnings say why" in out
+        assert f"warning: {empty} at 0: is empty\n" in messages
+    assert json.loads(typed("index", "--stats", "--json", index)[0])["containers"] == 1
 
 
 def test_nothing_to_read_is_refused(make_index: MakeIndex, tmp_path: Path) -> None:
@@ -282,6 +286,29 @@ WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search",
                   "--inh-caps=-dac_override,-dac_read_search"]  # fmt: skip
 
 
+def run_without_rights(words: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user who may not do everything, as root may."""
+    by = WITHOUT_RIGHTS if os.getuid() == 0 else []
+    if by and shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed (apt install util-linux)")
+    return subprocess.run(
+        [*by, sys.executable, "-m", "dedupindex", *words.split()],
+        cwd=directory, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_an_index_that_may_not_be_written_is_named(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([])
+    (tmp_path / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1))
+    (index / "lock").touch()
+    index.chmod(0o555)
+    done = run_without_rights(f"index --add {tmp_path / 'x.cdx'} {index}", tmp_path)
+    index.chmod(0o755)
+    assert done.returncode == 6, done
+    assert f"adding to {index} failed: {index} is not writable; the index is" in done.stderr
+    assert "Errno" not in done.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -295,13 +322,7 @@ def test_what_cannot_be_read_is_said_to_be_unreadable(words: str, tmp_path: Path
     (tmp_path / "closed.warc.gz").write_bytes(b"")
     (tmp_path / "closed.warc.gz").chmod(0)
     (tmp_path / "closed").mkdir(0)
-    by = WITHOUT_RIGHTS if os.getuid() == 0 else []
-    if by and shutil.which("setpriv") is None:
-        pytest.skip("setpriv is not installed (apt install util-linux)")
-    done = subprocess.run(
-        [*by, sys.executable, "-m", "dedupindex", *words.split()],
-        cwd=tmp_path, capture_output=True, text=True,
-    )  # fmt: skip
+    done = run_without_rights(words, tmp_path)
     assert done.returncode in (4, 6, 7), done
     said = done.stdout + done.stderr
     assert "Permission denied" in said and "Errno" not in said and "Traceback" not in said
