@@ -281,7 +281,7 @@ def _text_of(decision: decide.Decision, answer: dict[str, Any], query: Query) ->
         yield f"duplicate, match {found.match.value}{skipped}"
         for name, value in answer["original"].items():
             if value is not None:
-                yield f"  {name:<12}{printable(str(value))}"
+                yield f"  {name + ' ':<12}{printable(str(value))}"
     elif decision.reason:
         yield f"no duplicate: {decision.reason}, so the digest identifies no payload"
     else:

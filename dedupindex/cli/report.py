@@ -201,8 +201,8 @@ def _check_subject(sources: Sequence[str], options: Mapping[str, Any]) -> None:
         raise click.UsageError("--validators is for --against: it reads the files of the crawl")
     if is_typed("compare") and not options["compare"]:
         raise click.UsageError(
-            "--compare '' names no crawl; bin/index --add --reread --crawl NAME FILE... gives "
-            "files that were indexed without --crawl the name of theirs"
+            "--compare '' names no crawl; bin/index --add --reread --crawl NAME FILE... INDEX "
+            "gives files that were indexed without --crawl the name of theirs"
         )
 
 

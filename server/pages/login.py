@@ -25,6 +25,7 @@ from server.responses import RequestError
 from server.services import Handlers
 
 COOKIE = "dedupindex_token"
+_FOR_ADMINS = ("/pages/impact", "/pages/purge", "/pages/dry-run")
 FIELDS = 1 << 14  # bytes of a form beside its file
 _PARTS = 20
 _LONGEST_ORIGIN = 300  # characters; urlsplit caches its arguments
@@ -39,7 +40,9 @@ class Login(Handlers):
 
     def form(self, target: str, problem: str = "", status: int = 200) -> Response:
         """Return the form, which leads to `target`."""
-        page = render_template("sign_in.html", target=target, problem=problem)
+        needs_admin = any(path.startswith(_FOR_ADMINS) for path in (request.path, target))
+        role = "admin" if needs_admin else "read"
+        page = render_template("sign_in.html", target=target, problem=problem, role=role)
         return Response(page, status, [("WWW-Authenticate", "Bearer")] if status == 401 else [])
 
     def take_token(self) -> Response:

@@ -50,7 +50,7 @@ class WhatIf(Handlers):
                 return self._page(problem=_problem(str(error), name), by=by), 400
         return self._page(
             report=with_exact_shares(orjson.loads(output.last)),
-            messages=output.messages,
+            messages=[_named(line, name) for line in output.messages],
             name=name,
             by=by,
         ), 200
@@ -90,6 +90,12 @@ def _problem(message: str, name: str) -> str:
         hint = message.rpartition(")")[2]  # the message lists kinds that cannot be sent
         return f"{name} is not a CDX, CDXJ, crawl.log, WARC or ARC file{hint}"
     return f"{name}{message[1:]}" if message.startswith(("- ", "-:")) else message
+
+
+def _named(message: str, name: str) -> str:
+    """Return a warning of such a command, with the name of the file for that of stdin."""
+    begin, stdin, rest = message.partition("warning: -")
+    return f"{begin}warning: {name}{rest}" if stdin and rest.startswith((" at ", ":")) else message
 
 
 def _bar(sums: dict[str, Any], columns: list[str], whole: float = 0) -> Any:

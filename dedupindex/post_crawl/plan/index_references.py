@@ -85,7 +85,7 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
         return (
             f"the revisits of {names_text(sorted(self._unread), _NAMED)} are not known: captures "
             "of the sources that the index has are kept (indexed). To replace them as well, read "
-            "the WARCs of these crawls first: bin/index --add --crawl NAME"
+            "the WARCs of these crawls first: bin/index --add --crawl NAME FILE... INDEX"
         )
 
     def from_ledger(self, paths: Collection[str]) -> Iterator[Line]:

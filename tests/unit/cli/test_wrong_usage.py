@@ -71,7 +71,7 @@ def usages(name: str, command: click.Command) -> Iterator[list[str]]:
         ("index --stats", "Missing argument 'INDEX'.\n"),
         ("lookup", "Missing argument 'INDEX'.\n"),
         ("lookup --digest sha1:X", "Missing argument 'INDEX'.\n"),
-        ("report IDX --crawl a --compare=", "--compare '' names no crawl; "),
+        ("report IDX --crawl a --compare=", "--crawl NAME FILE... INDEX gives files"),
         ("report IDX --crawl a --against x.warc", "--against SOURCE on files: give only one"),
     ],
 )

@@ -123,6 +123,8 @@ def test_the_last_capture_has_its_validators_and_what_a_revisit_needs(tmp_path: 
     assert answer["digest"] == stated_sha1(b"one").decode() == answer["original"]["digest"]
     assert answer["conditions"] == {"If-None-Match": '"1"', "If-Modified-Since": OLD.decode()}
     assert answer["original"]["etag"] == '"1"'
+    words = ("lookup", site.index, "--digest", answer["digest"], "--url", URL)
+    assert f"  last_modified {OLD.decode()}\n" in typed(*words)[0]
     text = site.get(accept="text/plain").text
     lines = dict(line.split(": ", 1) for line in text.splitlines())
     assert lines == {

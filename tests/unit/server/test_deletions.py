@@ -230,6 +230,7 @@ def test_impact_names_crawls_whose_revisits_are_unknown(index: Path) -> None:
         for row in unread:
             assert f"{row['crawl']} ({row['duplicates']})" in talk
             assert row["crawl"] in shown and "have not all been read" in shown
+            assert "bin/index --add --crawl NAME FILE... INDEX<" in shown
         assert ("warning" in talk) == bool(unread) == ("have not all been read" in shown)
         return unread
 

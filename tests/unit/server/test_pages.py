@@ -593,6 +593,13 @@ def test_the_what_if_page(web: FlaskClient, content: bytes) -> None:
     assert "image/png" in by_type and "By media type, the " in by_type
 
 
+def test_a_warning_of_the_what_if_page_names_the_file(web: FlaskClient) -> None:
+    record = (ROOT / "tests" / "data" / "warc" / "example.warc.gz").read_bytes()
+    shown = page(send(web, record[:-40])).text
+    assert "crawl.cdx at 3207: the last gzip member is cut short" in shown
+    assert "warning: -" not in shown
+
+
 def test_shares_have_one_decimal(web: FlaskClient) -> None:
     shares = re.findall(r"[\d.]+ %", send(web, CDX).text)
     assert "50.0 %" in shares and not [one for one in shares if len(one.split(".")[-1]) != 3]
@@ -703,7 +710,10 @@ def test_private_pages_need_a_token(make_index: MakeIndex) -> None:
         shown = web.get(path + "?a=%3Cb%3E")
         page(shown, status)
         assert str(sha1(1)) not in shown.text and "example.com/a" not in shown.text
+        role = "admin" if path in ("/pages/impact", "/pages/dry-run") else "read"
+        assert f"--role {role}<" in shown.text or status == 200, path
     page(send(web, CDX), 401)
+    assert "--role admin." in page(web.post("/pages/purge", data={}, headers=HERE), 401).text
     with web.get("/pages/static/pages.css") as style:
         assert style.status_code == 200
     form = {"token": secret + "x", "next": "/pages/crawls"}
