@@ -26,6 +26,7 @@ SCRIPTS = _BIN if (_BIN / "setup").is_file() else None
 """The directory of the commands as scripts, in a checkout."""
 SHIPPED = _HERE.parent if SCRIPTS else _HERE
 """The directory that has conf/ and docs/: the checkout, or the installed package."""
+RESTORE_OR_BUILD = "restore the index from a copy, or build it again in another directory"
 _OF_CHECKOUTS = "setup|test|cluster-demo|completion|bench|docs|lock"
 _COMMAND = re.compile(rf"(?<![\w/.-])bin/(?!(?:{_OF_CHECKOUTS})\b)(?=[a-z])")
 _MANUAL = re.compile(r"(?<![\w/.-])(?=docs/[a-z-]+\.md)")
@@ -162,11 +163,6 @@ class FormatFromFuture(IndexUnavailable, code="format_from_future"):
 
 class FormatFromPast(IndexUnavailable, code="format_from_past"):
     """The index was written by an older version whose format is not read any more."""
-
-
-def restore_or_build(index: object = "it") -> str:
-    """Return what to do about damage of the index in a directory, if that is known."""
-    return f"restore the index from a copy, or delete {index} and build it again"
 
 
 class Damaged(DedupError, code="damaged", exit_status=7, http_status=503):

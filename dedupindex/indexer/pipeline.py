@@ -247,25 +247,12 @@ def _find_sources(job: Build) -> Expanded:
     """Find the containers; raises `DedupError` for bad options before anything is written."""
     admission_filter(job.settings)
     found = expand(job.sources, job.kind, columns=job.options.columns)
-    empty = {path for path in found.paths if not is_stream(path) and not _size_of(path, found)}
-    found.problems += [Problem(redacted(path), 0, "is empty") for path in sorted(empty)]
-    found.paths = [path for path in found.paths if path not in empty]  # as in a directory
     if job.sources and not found.paths and not found.problems:
         for name in job.sources:
             if (Path(name) / FILE).is_file():
                 raise BadSource(f"{name} is an index; the sources come first, the index last")
         found.require_any(job.sources, "index")
     return found
-
-
-def _size_of(path: str, found: Expanded) -> int:
-    """Return the bytes of a file or object, -1 if it cannot be read: that will say why."""
-    if path in found.remote:
-        return found.remote[path].size
-    try:
-        return os.stat(path).st_size if os.access(path, os.R_OK) else -1
-    except OSError:
-        return -1
 
 
 def _check_target(index: Path) -> None:
@@ -332,8 +319,10 @@ def _cleanup(index: Path, *, adds: bool) -> Iterator[None]:
         raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        closed = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename
-        reason = f"{Path(error.filename).parent} is not writable" if closed else str(error)
+        directory = Path(error.filename or index).parent
+        closed = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        closed = closed and not os.access(directory, os.W_OK)
+        reason = f"{directory} is not writable" if closed else str(error)
         remedy = "when there is room" if full else "when the cause is removed"
         raise IndexUnavailable(
             f"{'adding to' if adds else 'building'} {index} failed: {reason}; the index is as it "

@@ -56,6 +56,7 @@ _ALIASES = {"warciterator": "warc", "crawllogiterator": "crawllog", "arc": "warc
 _LINES = 100  # examined; the first that is recognised decides
 STDIN = "-"
 UNFINISHED = (".part", ".open")  # endings of files that are still being written
+_LISTS = re.compile(r"\.(log|cdxj?|json|parquet|sqlite|db)(\.[a-z0-9]+)*$", re.IGNORECASE)
 _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
 _ARCHIVE = re.compile(r"\.w?arc(\.(gz|zst))?$", re.IGNORECASE)  # not its .md5, for example
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
@@ -162,6 +163,11 @@ def is_archive_name(path: str) -> bool:
     """Return whether a file is named like a WARC, ARC or WACZ file."""
     name = os.path.basename(path).lower()
     return name.endswith(".wacz") or _ARCHIVES.search(name) is not None
+
+
+def is_list_name(path: str) -> bool:
+    """Return whether a file is named like a log, CDX file or another list of captures."""
+    return _LISTS.search(os.path.basename(path)) is not None
 
 
 def check_regular_file(path: str) -> str:

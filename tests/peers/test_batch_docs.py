@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -58,8 +59,8 @@ def here(line: str, master: str, site: str) -> str:
 def test_each_command_works_as_typed(tmp_path: Path) -> None:
     environment = spark()
     (tmp_path / ".venv/bin").mkdir(parents=True)
-    for folder in ("bin", ".venv/bin/python"):
-        (tmp_path / folder).symlink_to(ROOT / folder)
+    (tmp_path / "bin").symlink_to(ROOT / "bin")
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
     for folder in ("scratch", "store/warcs", "data"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(DATA / "example.warc.gz", tmp_path / "store/warcs")
@@ -84,10 +85,11 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
     assert len(keys) == len(rooms) == 1
     script = ["trap 'kill $(jobs -p) 2>/dev/null || :' EXIT", home, f"{master} 2>master &"]
     script += [f"({rooms[0]}; exec {worker[-1]}) 2>worker-{number} &" for number in (1, 2)]
-    script += [
-        f"for _ in {{1..600}}; do grep -qs '{READY}' worker-{n} && break; sleep 0.1; done"
-        for n in (1, 2)
-    ]
+    for n in (1, 2):
+        script.append(
+            f"for _ in {{1..1200}}; do grep -qs '{READY}' worker-{n} && break; sleep 0.1; done"
+        )
+        script.append(f"grep '{READY}' worker-{n}")
     for line in typed:
         if line != setup:
             script += ["rm -rf my-index"] if re.search("bin/index s3:.* my-index", line) else []
@@ -102,7 +104,7 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=900,
+            timeout=1800,
         )
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     commands = [line for line in typed if "spark://" in line or line.endswith("yarn")]

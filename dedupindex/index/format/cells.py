@@ -43,7 +43,7 @@ from xxhash import xxh3_64_digest
 
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import SIZES, Digest, Spelling
-from dedupindex.errors import Damaged, restore_or_build
+from dedupindex.errors import RESTORE_OR_BUILD, Damaged
 from dedupindex.index.format.packing import MIME_CODES, MIMES, pack, unpack
 from dedupindex.timestamps import date_of_digits, digits_of_date
 from dedupindex.urlkey import urlkey
@@ -109,7 +109,7 @@ def damaged(key: bytes) -> Damaged:
     """Return the error for a stored value whose checksum is wrong."""
     return Damaged(
         f"what is stored under {key.hex()} is damaged (it does not have its checksum); "
-        f"bin/index --check finds all such: {restore_or_build()}"
+        f"bin/index --check finds all such: {RESTORE_OR_BUILD}"
     )
 
 

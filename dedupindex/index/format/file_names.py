@@ -71,11 +71,11 @@ def note_file(names: list[str], name: str) -> int:
     """Return the position of a file among the `names` of those that hold a capture; adds a new one.
 
     One that a crawler or a CDX file names without its directory, or not at all, is that of the
-    record that was read: the longest name is kept.
+    record that was read: that one's name is kept, a whole path.
     """
     for at, noted in enumerate(names):
         if row_matches(noted, name) or row_matches(name, noted):
-            names[at] = max(noted, name, key=len)
+            names[at] = max(noted, name, key=lambda one: (is_whole(one), len(one)))
             return at
     names.append(name)
     return len(names) - 1

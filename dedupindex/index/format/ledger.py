@@ -33,7 +33,7 @@ from typing import NamedTuple
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import RefersTo, Revisit
-from dedupindex.errors import Damaged, DedupError, IndexUnavailable, restore_or_build
+from dedupindex.errors import RESTORE_OR_BUILD, Damaged, DedupError, IndexUnavailable
 from dedupindex.index.format.cells import DEPENDENT, Keys, container_of
 from dedupindex.index.format.packing import pack, unpack
 from dedupindex.index.format.visits import CODE, latest
@@ -125,7 +125,7 @@ def _directory(name: str, packed: bytes) -> _Directory:
 
 
 def _damaged(path: Path) -> Damaged:
-    return Damaged(f"{path} is damaged: {restore_or_build(path.parent.parent)}")
+    return Damaged(f"{path} is damaged: {RESTORE_OR_BUILD}")
 
 
 def _unpacked(data: bytes) -> list[bytes]:

@@ -41,7 +41,7 @@ from dedupindex.post_crawl.purge.impact import (
     RemovedOriginal,
 )
 from dedupindex.post_crawl.purge.target import ResolvedTarget
-from dedupindex.sources.discover import is_archive_name
+from dedupindex.sources.discover import is_list_name
 
 _IN_MEMORY = 8 << 20  # bytes of the items of a digest
 _COUNTED, _WAITS = b"\0", b"\1"  # of a row: the revisit was counted by what it names, or not
@@ -264,7 +264,11 @@ class DigestImpact:
                 holders.append((revisit, place))
             elif names[at] != holders[at][1].container:  # this one has the path of the file
                 holders[at] = revisit, place
-        archives = [one for one in holders if is_archive_name(one[1].container)]
+        archives = [
+            (revisit, place)
+            for revisit, place in holders
+            if place.container and not is_list_name(place.container)
+        ]
         return archives or holders
 
     def _add_dependent(self, holders: list[_Holder], size: int, *, again: bool = False) -> None:

@@ -90,7 +90,7 @@ def test_a_report_on_nothing_names_the_crawls(index: Path, cancelled: Path) -> N
 def test_the_data_file_of_an_index_is_missing(index: Path) -> None:
     data = index / f"data-{read_identity(index).generation}.mdb"
     whole = data.read_bytes()
-    remedy = f": restore the index from a copy, or delete {index} and build it again"
+    remedy = ": restore the index from a copy, or build it again in another directory"
     for changed, text in (
         (b"", ".mdb is empty: "),
         (whole[:16] + b"junk" + whole[20:], ".mdb is damaged (MDB_INVALID: "),

@@ -26,7 +26,7 @@ from dedupindex.index.engines.lmdb.lmdb_engine import LmdbView
 from dedupindex.index.engines.whoosh.whoosh_engine import WhooshView
 from dedupindex.index.format import ledger
 from dedupindex.index.format.cells import digest_of_key
-from dedupindex.index.format.file_names import files_of, is_container
+from dedupindex.index.format.file_names import files_of, is_container, note_file
 from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
 from dedupindex.indexer import spot_check
@@ -158,6 +158,19 @@ def test_rows_of_a_purged_file_stay_away_by_whatever_name_and_crawl(tmp_path: Pa
     load(index, [moved._replace(container="/crawls/second.warc.gz")])  # a row of another file
     load(index, [moved._replace(evidence=Evidence.RECORD)])  # no row: the file is read
     assert len(held(index)) == 2
+
+
+def test_a_row_does_not_hide_the_files_that_hold_its_record() -> None:
+    """A relative path may be longer than that of the file, and name any of its copies."""
+    for first in (["crawl-data/warc/x.warc.gz"], []):
+        names = [*first]
+        for name, at in (
+            ("/a/x.warc.gz", 0),
+            ("/b/x.warc.gz", 1),
+            ("crawl-data/warc/x.warc.gz", 0),
+        ):
+            assert note_file(names, name) == at
+        assert names == ["/a/x.warc.gz", "/b/x.warc.gz"]
 
 
 def test_rows_that_may_list_purged_records_are_reported_and_purged(tmp_path: Path) -> None:

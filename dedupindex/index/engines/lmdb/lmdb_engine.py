@@ -19,7 +19,7 @@ import lmdb
 
 from dedupindex.cache import Cache
 from dedupindex.counts import OnProgress, silent
-from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable, restore_or_build
+from dedupindex.errors import RESTORE_OR_BUILD, Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer, Load
 from dedupindex.index.engines.engine_base import (
     META,
@@ -262,7 +262,7 @@ class LmdbView(FileView):
 
 def _unread(error: lmdb.Error) -> Damaged | IndexUnavailable:
     if isinstance(error, lmdb_file.DAMAGE):
-        return Damaged(f"the index is damaged ({error}): {restore_or_build()}")
+        return Damaged(f"the index is damaged ({error}): {RESTORE_OR_BUILD}")
     return IndexUnavailable(f"the index cannot be read: {error}")
 
 
@@ -347,16 +347,14 @@ class LmdbEngine(FileEngine):
                 self._trees = IndexTrees.open(env, by_url=self.identity.settings.by_url)
                 with env.begin() as txn:
                     if self._trees.get(txn, "transaction") != txn.id():
-                        raise Damaged(f"{path} has an old state: {restore_or_build(self.index)}")
+                        raise Damaged(f"{path} has an old state: {RESTORE_OR_BUILD}")
                 return
             except (lmdb.Error, OSError) as error:
                 self.close()
                 self.identity = read_identity(self.index)
                 if self.path == path or attempt == 2:
                     if isinstance(error, lmdb.NotFoundError):  # a tree that every data file has
-                        raise Damaged(
-                            f"{path} is damaged: {restore_or_build(self.index)}"
-                        ) from error
+                        raise Damaged(f"{path} is damaged: {RESTORE_OR_BUILD}") from error
                     raise lmdb_file.unopened(path, error) from error
             except Damaged:
                 self.close()

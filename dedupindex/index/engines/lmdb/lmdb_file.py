@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import lmdb
 
-from dedupindex.errors import Damaged, IndexUnavailable, restore_or_build
+from dedupindex.errors import RESTORE_OR_BUILD, Damaged, IndexUnavailable
 from dedupindex.runtime.files import stable_directory
 
 DAMAGE = (
@@ -66,7 +66,7 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
     """
     with stable_directory(path.parent) as home:
         if not bulk and path.is_file() and not path.stat().st_size:
-            raise Damaged(f"{path} is empty: {restore_or_build(path.parent)}")
+            raise Damaged(f"{path} is empty: {RESTORE_OR_BUILD}")
         env = open_in(
             home,
             path,
@@ -80,7 +80,7 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
         )
     if not bulk and path.stat().st_size < length_of(env):
         env.close()
-        raise Damaged(f"{path} is cut: {restore_or_build(path.parent)}")
+        raise Damaged(f"{path} is cut: {RESTORE_OR_BUILD}")
     return env
 
 
@@ -102,7 +102,7 @@ def scan(
 def unopened(path: Path, error: Exception) -> Damaged | IndexUnavailable:
     """Return the error for a file that cannot be opened, with what to do about it."""
     if isinstance(error, FileNotFoundError):
-        return IndexUnavailable(f"{path} is missing: {restore_or_build(path.parent)}")
+        return IndexUnavailable(f"{path} is missing: {RESTORE_OR_BUILD}")
     if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError) and _begins_right(path):
         return IndexUnavailable(
             f"{path}-lock is damaged, or of another version of LMDB: end all processes that use "
@@ -110,7 +110,7 @@ def unopened(path: Path, error: Exception) -> Damaged | IndexUnavailable:
         )
     if isinstance(error, DAMAGE):
         found = str(error).replace(f"{path}: ", "")
-        return Damaged(f"{path} is damaged ({found}): {restore_or_build(path.parent)}")
+        return Damaged(f"{path} is damaged ({found}): {RESTORE_OR_BUILD}")
     reason = error.strerror if isinstance(error, OSError) else None
     return IndexUnavailable(f"{path} cannot be opened: {reason or error}")
 
@@ -130,8 +130,7 @@ def check_pages(path: Path) -> None:
         if second is not None and _agree(first, second):
             return
     raise Damaged(
-        f"{path} is damaged: its first two pages contradict each other; "
-        f"{restore_or_build(path.parent)}"
+        f"{path} is damaged: its first two pages contradict each other; {RESTORE_OR_BUILD}"
     )
 
 
