@@ -63,10 +63,12 @@ def run(index: Path, *, format: str, html: Path | None, **options: Any) -> int:
     for remark in found.remarks if format != "text" else ():
         say(f"note: {remark}")
     table = _table(options["order"])
-    if html is not None:
-        html_page.save(html, _page(found, table))
-    for piece in _written(found, table, format):
-        click.echo(piece, nl=False)
+    try:
+        for piece in _written(found, table, format):
+            click.echo(piece, nl=False)
+    finally:  # the result is printed if the page cannot be written, and the other way round
+        if html is not None:
+            html_page.save(html, _page(found, table))
     return 0
 
 

@@ -187,13 +187,14 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
             report = _save_rows(rows, options["out"])
         else:
             report = _save(corpus, options["out"])
-    if options["html"] is not None:
-        html_page.save(options["html"], corpus_page.lines(report, sources, options["out"]))
     if rows:
         failed = "; they are left out"
     else:
         failed = "; each has an error in its place" if _has_errors(options["out"]) else ""
-    return _print_report(report, options["out"], failed)
+    status = _print_report(report, options["out"], failed)
+    if options["html"] is not None:  # last: the result is printed even if it cannot be written
+        html_page.save(options["html"], corpus_page.lines(report, sources, options["out"]))
+    return status
 
 
 def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:

@@ -140,16 +140,16 @@ def command(
     )  # fmt: skip
     with counted_requests() as requests, show_progress(verbose=verbose) as progress:
         if sample:
-            found = estimate(list(sources), sample, seed, chosen, progress)
-            return _print_estimate(found)
+            return _print_estimate(estimate(list(sources), sample, seed, chosen, progress))
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     commands = _next(report, sources, out)
-    if html is not None:
-        html_page.save(html, dedup_page.lines(report, list(sources), [*commands, *sent.lines()]))
     _print_report(report, options["index"], sent, commands, sources, in_store=bool(in_store))
-    return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
+    status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
+    if html is not None:  # last: the report is printed even if the page cannot be written
+        html_page.save(html, dedup_page.lines(report, list(sources), [*commands, *sent.lines()]))
+    return status
 
 
 def _print_report(
@@ -334,7 +334,9 @@ def _verified_line(report: DedupReport) -> str:
 def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
     """Yield the lines of a report, above those of the next commands."""
     would = "would become" if report.dry_run else "became"
-    damaged = f"; places that are damaged: {report.damaged:,}" if report.damaged else ""
+    damaged = (
+        f"; places where a record cannot be read: {report.damaged:,}" if report.damaged else ""
+    )
     yield singular(f"{report.files:,} files of {report.records:,} records") + damaged
     yield singular(
         f"{report.captures:,} captures: {report.unique:,} without a duplicate, "

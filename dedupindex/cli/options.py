@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from dedupindex.errors import BadInput, BadSource
+from dedupindex.runtime.files import check_writable
 from dedupindex.sources.table_columns import parse_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -158,7 +159,10 @@ def _check_memory(context: click.Context, option: click.Parameter, value: str) -
 def _page_to_write(
     context: click.Context, option: click.Parameter, path: Path | None
 ) -> Path | None:
-    """Refuse a page that cannot be written, or that would replace another file."""
+    """Refuse a page that cannot be written, or that would replace another file.
+
+    Raises the `OSError` of writing it.
+    """
     if path is None:
         return None
     if not path.absolute().parent.is_dir():
@@ -167,6 +171,8 @@ def _page_to_write(
         with suppress(OSError), open(path, "rb") as stream:
             if stream.read(len(_PAGE)).upper() not in (_PAGE, b""):
                 raise click.BadParameter(f"{path} is no page of HTML, and is not overwritten")
+    if not context.resilient_parsing:
+        check_writable(path)  # what is reported may take hours
     return path
 
 

@@ -228,7 +228,10 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     if impact.by_digest.captures:
         yield _line("  by digest", impact.by_digest, "of these refer to what is not stored")
     for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
-        for name, amounts in sums.largest(_SHOWN, 0):
+        largest = list(sums.largest(_SHOWN, 0))
+        if title == "crawl" and [name for name, _ in largest] == [b""]:
+            continue  # no file has the name of a crawl: that would repeat what the files add up to
+        for name, amounts in largest:
             shown = printable(name.decode("utf-8", "backslashreplace"))
             shown = shown or ("(not named)" if title == "crawl" else "(not known)")
             count = singular(f"{amounts[0]:,} revisits")

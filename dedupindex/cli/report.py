@@ -229,12 +229,14 @@ def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **opti
         if known is None:
             stack.close()
             raise _without_lookups(index, crawl)
-        if html is not None:
-            found = crawl_report.report(reading, known, request, facts)
-            html_page.save(html, crawl_report.written(found, "html"))
         found = crawl_report.report(reading, known, request, facts)
-        for piece in crawl_report.written(found, format):
-            click.echo(piece, nl=False)
+        try:
+            for piece in crawl_report.written(found, format):
+                click.echo(piece, nl=False)
+        finally:  # as in `_write`
+            if html is not None:
+                found = crawl_report.report(reading, known, request, facts)
+                html_page.save(html, crawl_report.written(found, "html"))
     return 0
 
 
@@ -316,16 +318,18 @@ def _write(
 ) -> None:  # fmt: skip
     """Print a report in its format, and write its page if one is wanted."""
     lines, page = as_text_and_page
-    if options["html"] is not None:
-        html_page.save(options["html"], page(head, groups()))
     pieces: dict[str, Callable[[], Iterator[str]]] = {
         "text": lambda: (line + "\n" for line in lines(head, groups())),
         "json": lambda: as_json(head, table, groups()),
         "csv": lambda: table.csv_lines(groups()),
         "html": lambda: page(head, groups()),
     }
-    for piece in pieces[options["format"]]():
-        click.echo(piece, nl=False)
+    try:
+        for piece in pieces[options["format"]]():
+            click.echo(piece, nl=False)
+    finally:  # the report is printed if the page cannot be written, and the other way round
+        if options["html"] is not None:
+            html_page.save(options["html"], page(head, groups()))
 
 
 def _title(sources: list[str]) -> str:

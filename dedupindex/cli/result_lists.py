@@ -16,17 +16,18 @@ from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.stored_journal import mirror_journals
 from dedupindex.runtime.external_sort import sorted_lines
-from dedupindex.runtime.files import already_exists, atomic_file, require_directory
+from dedupindex.runtime.files import already_exists, atomic_file, check_writable, require_directory
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
 
 
 def check_outputs(paths: Iterable[Path | None]) -> None:
-    """Raise `BadInput` if a list cannot be written to one of the paths, before hours of work."""
+    """Raise `BadInput`, or `OSError`, if a list cannot be written, before hours of work."""
     for path in filter(None, paths):
         require_directory(path)
         if path.exists() and detect_kind(str(path))[0] in ("warc", "arc", "wacz"):
             raise already_exists(path)
+        check_writable(path)
 
 
 def write_offsets(roots: Iterable[Path | str], target: Path | None) -> None:

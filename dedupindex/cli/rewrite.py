@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,14 @@ from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
-from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, commit, restore
+from dedupindex.post_crawl.undo import (
+    Restored,
+    Undo,
+    check_space_for,
+    commit,
+    is_of_earlier_run,
+    restore,
+)
 from dedupindex.post_crawl.undo_in_store import (
     StoredUndo,
     commit_objects,
@@ -287,11 +294,17 @@ def undo_all(
 
 
 def _rewritten(containers: Containers) -> Undoable:
-    """Return the files that a plan has rewritten in place, and those committed since."""
+    """Return the files that a plan has rewritten in place, and those committed since.
+
+    A journal that only an earlier run with ``--out`` left has nothing to undo in place.
+    """
     tasks, not_restorable = [], []
     for one in containers.values():
         journal = Journal(Path(one.root), one.name)
         if journal.exists():
+            with suppress(Damaged):  # named when the file is restored
+                if is_of_earlier_run(journal, one):
+                    continue
             tasks.append(Undo(Path(one.root), one.name, None))
         elif journal.committed() and not (
             os.path.exists(one.path) and os.path.getsize(one.path) == one.size
@@ -367,7 +380,8 @@ def print_restored(
         elif result.problem:
             level = result.level or DAMAGE
             counts["damaged" if level == DAMAGE else "defective"] += 1
-            say(f"warning: {result.name} was copied with {_DEFECTS[level]}: {result.problem}")
+            copied = "would be" if dry else "was"
+            say(f"warning: {result.name} {copied} copied with {_DEFECTS[level]}: {result.problem}")
     findings = {"findings": named_records, "problems": problems, "dry_run": dry}
     sent = sent_requests(requests) if requests else SentRequests({})
     lines = [*_restored_lines(counts, dry=dry), *sent.lines()]
@@ -386,7 +400,7 @@ def _restored_lines(counts: dict[str, int], *, dry: bool) -> Iterator[str]:
         f"{counts['files']:,} files{named}: {counts['records']:,} records "
         f"{'can be restored' if dry else 'restored'}; "
         f"{counts['exact']:,} files bit for bit, {counts['rebuilt']:,} record for record, "
-        f"{partial}{counts['copied']:,} copied as they are, {there}"
+        f"{partial}{counts['copied']:,} {'would be ' if dry else ''}copied as they are, {there}"
         f"{counts['left_alone']:,} left alone"
     )
     yield singular(line)

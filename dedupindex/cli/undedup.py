@@ -220,7 +220,8 @@ def _results(
             second = side_by_side(_placed, place, again, jobs)
             for task_place, result in finished(second, doing, len(again), progress):
                 if result.state != "left_alone":
-                    result.note = f"restored record by record: {reasons[task_place]}"
+                    restored = "can be restored" if again[0].dry else "restored"
+                    result.note = f"{restored} record by record: {reasons[task_place]}"
                 yield result
 
 

@@ -114,14 +114,14 @@ def command(
     if not collection.files and not reasons.keys() - {"file-extra"}:
         raise nothing_found(map(str, places))
     others = collection.not_compared if isinstance(collection, Against) else []
-    if html is not None:
-        page = verify_page.lines(places, collection.totals(), reasons, first, against, others)
-        html_page.save(html, page)
     totals = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
     _print_totals(totals, reasons, sent, against, others, list_remarks=list_remarks)
     swapped = collection.swapped if isinstance(collection, Against) else 0
     for hint in _hints(reasons, against, swapped, on_spark=bool(spark)):
         say(hint)
+    if html is not None:  # last: the result is printed even if the page cannot be written
+        page = verify_page.lines(places, collection.totals(), reasons, first, against, others)
+        html_page.save(html, page)
     return _status({REASONS[reason] for reason in reasons})
 
 

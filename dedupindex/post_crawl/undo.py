@@ -12,12 +12,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import Damaged
+from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, FileBefore, Journal, name_of
 from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, place_of
 from dedupindex.post_crawl.undo_damage import RecordFinding, RecordRestorer, is_rewritten
@@ -54,7 +55,7 @@ _OF_A_PATH = (  # of a name in a damaged journal
     errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL,
 )  # fmt: skip
 _RESTORED_ALREADY = (
-    f"an interrupted undo restored it and left its journal in {DIRECTORY}/: copied as it is; "
+    f"an interrupted undo restored it and left its journal in {DIRECTORY}/: it stays as it is; "
     "bin/undedup DIR --in-place finishes that undo"
 )
 
@@ -98,6 +99,20 @@ def rewritten_files(directory: Path) -> tuple[dict[str, bool], dict[Path, str]]:
             except (Damaged, OSError) as error:
                 problems[path] = str(error)
     return names, problems
+
+
+def is_of_earlier_run(journal: Journal, scanned: ManifestContainer) -> bool:
+    """Return whether a journal is of an earlier run with ``--out``, not of a run in place since.
+
+    A run in place keeps dropped members, describes the file as it was scanned for its plan, and
+    makes it smaller. Raises `Damaged`; for want of certainty the answer is no.
+    """
+    if journal.dropped.exists():
+        return False
+    with suppress(FileNotFoundError):
+        if os.path.getsize(scanned.path) == scanned.size:
+            return True
+    return journal.summary()[0].content_hash != scanned.content_hash
 
 
 def sets_below(directory: Path) -> list[Path]:

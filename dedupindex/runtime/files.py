@@ -38,7 +38,7 @@ def atomic_path(path: Path, *, new: bool = False) -> Iterator[Path]:
     `new` no file is replaced, not even one that appeared meanwhile; raises `BadInput`. The
     `OSError` of a full disk, or of a directory that cannot be written to, names the file.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = _beside(path)
     try:
         with named_errors(path):
             yield beside
@@ -55,6 +55,25 @@ def atomic_path(path: Path, *, new: bool = False) -> Iterator[Path]:
             beside.unlink(missing_ok=True)
         raise
     sync_directory(path.absolute().parent)
+
+
+def check_writable(path: Path) -> None:
+    """Raise the `OSError` that `atomic_path` would raise, before there is anything to write.
+
+    The file beside `path` is made and removed, so nothing is left. The error names `path`.
+    """
+    beside = _beside(path)
+    try:
+        with named_errors(path):
+            open(beside, "wb").close()
+            beside.unlink()
+    except OSError as error:
+        error.filename = str(path)  # which people have typed
+        raise
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from html import unescape
 from pathlib import Path
@@ -10,11 +11,13 @@ from random import Random
 import pytest
 
 from dedupindex.cli.dedup import _text_of
-from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.errors import BadInput, DedupError, SettingsConflict
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_report import DedupReport
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.work_directory import working
-from dedupindex.runtime.tables import amount
+from dedupindex.runtime import html_page
+from dedupindex.runtime.tables import amount, singular
 from tests.support.commands import ended, typed
 from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import write
@@ -254,3 +257,102 @@ def test_verifying_says_why_an_unfinished_file_is_missing(archive: Path, tmp_pat
     assert "Findings by level, without remarks" in page.read_text()
     out, _ = typed("undedup", tmp_path / "out", "--out", tmp_path / "again")
     assert "1 record for record, 1 copied as they are, " in out.replace("1 file", "1")
+
+
+@pytest.mark.parametrize("change", ["none", "replaced", "grown"])
+def test_journals_of_an_earlier_run_with_out_are_passed_over(archive: Path, change: str) -> None:
+    """A run in place that changes only a file that was added since has only that to undo."""
+    result, back, work = (archive.with_name(name) for name in ("result", "back", "work"))
+    typed("dedup", archive, "--out", result)
+    if change == "replaced":  # by its source
+        (result / "crawl3.warc.gz").write_bytes((archive / "crawl3.warc.gz").read_bytes())
+    write(result / "crawl4.warc.gz", 4, [*BODIES, *BODIES])
+    before = content(result)
+    typed("dedup", result, "--in-place", "--work", work)
+    changed = {name for name, data in content(result).items() if data != before[name]}
+    assert "crawl4.warc.gz" in changed
+    if change == "grown":
+        before["crawl3.warc.gz"] += (archive / "crawl2.warc.gz").read_bytes()
+        (result / "crawl3.warc.gz").write_bytes(before["crawl3.warc.gz"])
+    out, said = typed("rewrite", work / "plan", "--undo")
+    assert said == "" and singular(f"; {len(changed)} files bit for bit, ") in out
+    assert "0 left alone" in out and content(result) == before
+    out, said = typed("rewrite", work / "plan", "--undo")
+    assert f"there is nothing to undo below {result}" in said and "0 left alone" in out
+    if change == "grown":
+        return
+    typed("dedup", result, "--in-place", "--work", work)
+    for files in (len(changed), 0):
+        out, said = typed("rewrite", work / "plan", "--commit")
+        assert said == "" and singular(f"discarded the removed records of {files:,} files") in out
+    assert "3 files: 9 records restored; " in typed("undedup", result, "--out", back)[0]
+
+
+def test_what_can_be_undone_is_not_passed_over(archive: Path) -> None:
+    """Of a file that the plan has rewritten, missing removed records are named."""
+    typed("dedup", archive, "--in-place")
+    plan = archive.with_name("archive.dedup") / "plan"
+    (kept,) = (archive / DIRECTORY).glob("*.dropped")
+    data = kept.read_bytes()
+    kept.unlink()
+    for option in ("--undo", "--commit"):
+        assert "crawl3.warc.gz" in typed("rewrite", plan, option, status=7)[1]
+    kept.write_bytes(data)
+    assert "1 file: 3 records restored" in typed("rewrite", plan, "--undo")[0]
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_the_run(archive: Path) -> None:
+    page = archive.with_name("x" * 250 + ".html")  # the file beside it has too long a name
+    before, beside = content(archive), sorted(archive.parent.iterdir())
+    corpus = archive.with_name("corpus.jsonl")
+    for words in (
+        ("dedup", archive, "--in-place"), ("verify", archive), ("corpus", archive, "-o", corpus),
+    ):  # fmt: skip
+        out, said = typed(*words, "--html", page, status=DedupError.exit_status)
+        assert out == "" and said == f"dedupindex: {page}: File name too long\n"
+    for option in ("--offsets", "--cdxj"):
+        typed("dedup", archive, "--in-place", option, page, status=DedupError.exit_status)
+    assert content(archive) == before and sorted(archive.parent.iterdir()) == beside
+
+
+def test_a_report_is_printed_if_its_page_cannot_be_written(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(html_page, "save", full)
+    page, result = tmp_path / "page.html", tmp_path / "corpus.jsonl"
+    for words, expected in (
+        (("dedup", archive, "--in-place"), "3 captures became revisits"),
+        (("verify", archive), "2 files"),
+        (("corpus", archive, "-o", result), "captures"),
+    ):
+        out, said = typed(*words, "--html", page, status=DedupError.exit_status)
+        assert expected in out + said
+        assert said.endswith(f"dedupindex: {page}: No space left on device\n")
+    assert not page.exists()
+
+
+def test_a_dry_run_of_undedup_copied_nothing(archive: Path, tmp_path: Path) -> None:
+    write(archive / "one.warc.gz", 4, [Random(9).randbytes(1500)])
+    typed("dedup", archive, "--out", tmp_path / "out")
+    path = tmp_path / "out/one.warc.gz"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    out, said = typed(
+        "undedup", tmp_path / "out", "--out", tmp_path / "back", "--dry-run", status=7
+    )
+    assert "one.warc.gz would be copied with its damage: " in said
+    assert " 2 would be copied as they are, " in out and not (tmp_path / "back").exists()
+
+
+def test_a_report_says_what_it_counts_as_damaged(archive: Path, tmp_path: Path) -> None:
+    path = archive / "crawl2.warc.gz"
+    data = bytearray(path.read_bytes() + b"no record")
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    out, said = typed("dedup", archive, "--out", tmp_path / "out", status=7)
+    assert said.count(f"warning: {path} at ") == 2
+    assert out.startswith("2 files of 5 records; places where a record cannot be read: 1\n")

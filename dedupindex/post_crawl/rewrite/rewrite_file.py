@@ -81,8 +81,8 @@ from dedupindex.urlkey import host_of
 from dedupindex.warc.record_facts import Refused
 
 ANOTHER = (
-    "another plan made it. If bin/dedup or bin/rewrite wrote it, remove all files that are named "
-    "so, and repeat the command; or name another folder with --out"
+    "another plan made it, or it was damaged. If bin/dedup or bin/rewrite wrote it, remove all "
+    "files that are named so, and repeat the command; or name another folder with --out"
 )
 _COUNTS = ("files", "records", "revisits", "trusted", "bytes_before", "bytes_after")
 

@@ -366,6 +366,16 @@ def test_unknown_sizes_are_not_added_as_nothing(
     assert f"  {shown}  would be removed" in text
 
 
+def test_crawls_are_listed_if_any_has_a_name(index: Path, tmp_path: Path) -> None:
+    """Beside the lines of files, one of all files without a crawl would look like another file."""
+    assert b"  in crawl weekly: " in run("impact", index, "--container", FIRST)
+    one = capture(1, A, 1, container=FIRST)
+    other = begin(tmp_path / "other")
+    load(other, [one], [revisit_of(one, B, 4, "/w/later.warc.gz")])
+    text = run("impact", other, "--container", FIRST)
+    assert b"  in file /w/later.warc.gz: 1 revisit, " in text and b"in crawl" not in text
+
+
 def test_the_commands_impact_and_purge(index: Path) -> None:
     report = json.loads(run("impact", index, "--container", FIRST, "--container", "x", "--json"))
     assert report["found"] == 1 and report["not_found"] == ["x"]
