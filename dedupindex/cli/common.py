@@ -22,6 +22,7 @@ from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
 from dedupindex.cli.options import SingleOption, wants_json
 from dedupindex.errors import BadInput, Damaged, as_called, help_as_called
+from dedupindex.runtime import html_page
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import printable
 
@@ -47,6 +48,18 @@ class _Context(click.Context):
     def command_path(self) -> str:
         """The command as typed, for usage errors."""
         return as_called(f"bin/{self.info_name}")
+
+
+def print_and_save(
+    pieces: Iterable[str], target: Path | None, page: Callable[[], Iterable[str]]
+) -> None:
+    """Print a report, and write its page if one is wanted; each also if the other one fails."""
+    try:
+        for piece in pieces:
+            click.echo(piece, nl=False)
+    finally:
+        if target is not None:
+            html_page.save(target, page())
 
 
 def check_no_address(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import orjson
 
-from dedupindex.cli.common import is_typed, say
+from dedupindex.cli.common import is_typed, print_and_save, say
 from dedupindex.crawls.compare_crawls import (
     CHANGES,
     COLUMNS,
@@ -63,12 +63,7 @@ def run(index: Path, *, format: str, html: Path | None, **options: Any) -> int:
     for remark in found.remarks if format != "text" else ():
         say(f"note: {remark}")
     table = _table(options["order"])
-    try:
-        for piece in _written(found, table, format):
-            click.echo(piece, nl=False)
-    finally:  # the result is printed if the page cannot be written, and the other way round
-        if html is not None:
-            html_page.save(html, _page(found, table))
+    print_and_save(_written(found, table, format), html, lambda: _page(found, table))
     return 0
 
 

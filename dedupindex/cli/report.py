@@ -14,7 +14,7 @@ import click
 
 from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.capture import Item
-from dedupindex.cli.common import Command, is_typed, say, warn
+from dedupindex.cli.common import Command, is_typed, print_and_save, say, warn
 from dedupindex.cli.index_location import check_order, index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
@@ -50,7 +50,6 @@ from dedupindex.lookup.savings_report import (
     validator_table,
 )
 from dedupindex.lookup.validator_report import ValidatorReport
-from dedupindex.runtime import html_page
 from dedupindex.runtime.report_table import Row, Table
 from dedupindex.runtime.tables import names_text
 from dedupindex.sources import (
@@ -229,14 +228,12 @@ def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **opti
         if known is None:
             stack.close()
             raise _without_lookups(index, crawl)
-        found = crawl_report.report(reading, known, request, facts)
-        try:
-            for piece in crawl_report.written(found, format):
-                click.echo(piece, nl=False)
-        finally:  # as in `_write`
-            if html is not None:
-                found = crawl_report.report(reading, known, request, facts)
-                html_page.save(html, crawl_report.written(found, "html"))
+
+        def written(style: str) -> Iterator[str]:
+            found = crawl_report.report(reading, known, request, facts)
+            yield from crawl_report.written(found, style)
+
+        print_and_save(written(format), html, partial(written, "html"))
     return 0
 
 
@@ -324,12 +321,7 @@ def _write(
         "csv": lambda: table.csv_lines(groups()),
         "html": lambda: page(head, groups()),
     }
-    try:
-        for piece in pieces[options["format"]]():
-            click.echo(piece, nl=False)
-    finally:  # the report is printed if the page cannot be written, and the other way round
-        if options["html"] is not None:
-            html_page.save(options["html"], page(head, groups()))
+    print_and_save(pieces[options["format"]](), options["html"], pieces["html"])
 
 
 def _title(sources: list[str]) -> str:
