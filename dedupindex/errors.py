@@ -16,7 +16,9 @@ Exit status 1 is a crash, 2 a usage error. A command that had to leave damaged i
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,6 +31,7 @@ SHIPPED = _HERE.parent if SCRIPTS else _HERE
 RESTORE_OR_BUILD = "restore the index from a copy, or build it again in another directory"
 _OF_CHECKOUTS = "setup|test|cluster-demo|completion|bench|docs|lock"
 _COMMAND = re.compile(rf"(?<![\w/.-])bin/(?!(?:{_OF_CHECKOUTS})\b)(?=[a-z])")
+_SCRIPT = re.compile(r"(?<![\w/.-])bin/([a-z][\w-]*)(?![\w/-])(?!\.\w)")
 _MANUAL = re.compile(r"(?<![\w/.-])(?=docs/[a-z-]+\.md)")
 _SETTINGS = re.compile(r"(?<![\w/.-])(?=conf/[a-z])")
 
@@ -47,11 +50,34 @@ class DedupError(Exception):
         cls.http_status = http_status or cls.http_status
 
     def __str__(self) -> str:
-        return as_called(super().__str__())
+        return as_named(super().__str__())
 
 
 def as_called(text: str) -> str:
-    """Return a text with the commands in it, ``bin/index``, as they are called here.
+    """Return a text with the commands in it, ``bin/index``, as they can be called here.
+
+    As `as_named`, but outside of the directory of the checkout they are called by their whole path.
+    It is for what is shown where commands are typed: clients of the server need no such paths.
+    """
+    if SCRIPTS is None or "bin/" not in text or _is_here(SCRIPTS):
+        return as_named(text)
+    return _SCRIPT.sub(partial(_whole_path, SCRIPTS), text)
+
+
+def _is_here(scripts: Path) -> bool:
+    try:
+        return Path("bin").samefile(scripts)
+    except OSError:
+        return False
+
+
+def _whole_path(scripts: Path, found: re.Match[str]) -> str:
+    path = scripts / found[1]
+    return shlex.quote(str(path)) if path.is_file() else found[0]
+
+
+def as_named(text: str) -> str:
+    """Return a text with the commands in it by the names that they have in this installation.
 
     Where the package is installed there is no ``bin/``: the command is ``dedupindex index``. Pages
     of the manual are named by their place there.
@@ -67,11 +93,11 @@ def as_installed(text: str) -> str:
 
 
 def help_as_called(text: str) -> str:
-    """Return `as_called` of a help page, which also names files of conf/ by their place.
+    """Return `as_named` of a help page, which also names files of conf/ by their place.
 
     Errors do not: there ``conf/`` may be a directory of the user's.
     """
-    return text if SCRIPTS else _SETTINGS.sub(lambda _: f"{SHIPPED}/", as_called(text))
+    return text if SCRIPTS else _SETTINGS.sub(lambda _: f"{SHIPPED}/", as_named(text))
 
 
 def to_install(extra: str) -> str:

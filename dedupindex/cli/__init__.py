@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status = group.main(argv, prog_name="dedupindex", standalone_mode=False)
     except DedupError as error:
-        click.echo(f"dedupindex: {error}", err=True)
+        click.echo(as_called(f"dedupindex: {error}"), err=True)
         failed = error.exit_status
     except click.ClickException as error:
         shown = StringIO()

@@ -21,7 +21,7 @@ from dedupindex import __version__
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
 from dedupindex.cli.options import SingleOption, wants_json
-from dedupindex.errors import BadInput, Damaged, as_called, help_as_called
+from dedupindex.errors import BadInput, Damaged, as_called, as_named, help_as_called
 from dedupindex.runtime import html_page
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import printable
@@ -46,8 +46,8 @@ STATUSES = """\
 class _Context(click.Context):
     @property
     def command_path(self) -> str:
-        """The command as typed, for usage errors."""
-        return as_called(f"bin/{self.info_name}")
+        """The command, for its help and for usage errors."""
+        return as_named(f"bin/{self.info_name}")
 
 
 def print_and_save(

@@ -18,6 +18,7 @@ from dedupindex.crawls.compare_crawls import (
     CrawlComparison,
     compare,
 )
+from dedupindex.errors import as_called
 from dedupindex.runtime import html_page
 from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit
 from dedupindex.runtime.tables import UNKNOWN, amount, printable
@@ -88,7 +89,7 @@ def _written(found: CrawlComparison, table: Table, style: str) -> Iterator[str]:
     elif style == "html":
         yield from _page(found, table)
     else:
-        lines = (*_text(found), table.title, *table.text_lines(_rows(found)))
+        lines = (*map(as_called, _text(found)), table.title, *table.text_lines(_rows(found)))
         yield from (f"{line}\n" for line in lines)
 
 

@@ -24,7 +24,7 @@ from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import open_store
-from dedupindex.errors import BadQuery, UnknownCrawl, as_called
+from dedupindex.errors import BadQuery, UnknownCrawl, as_named
 from dedupindex.index import open_index
 from dedupindex.index.engine import View, was_read
 from dedupindex.index.format import cells
@@ -158,7 +158,7 @@ def _unknown(name: str, known: set[str], store: Store | None) -> UnknownCrawl:
             found = statistics.total(reading, crawl).duplicates
             if found and crawl.state is not CrawlState.OPEN:
                 duplicates = singular(f"{found:,} duplicates")
-                return UnknownCrawl(as_called(
+                return UnknownCrawl(as_named(
                     f"the index has no capture of the crawl {name!r}: its lookups found "
                     f"{duplicates}, and what it wrote of them was not read. Read its WARCs, and "
                     f"compare then: {_reading_command(name)}"
@@ -209,7 +209,7 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                 found.append(f"captures that it did not report: {stored:,}")
             if found:
                 said = f"crawl {name}: {', '.join(found)}. {advice} {_reading_command(name)}"
-                warnings.append(as_called(said))
+                warnings.append(as_named(said))
     return warnings
 
 

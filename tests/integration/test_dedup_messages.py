@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shlex
 from html import unescape
 from pathlib import Path
 from random import Random
@@ -19,6 +20,7 @@ from dedupindex.post_crawl.work_directory import working
 from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import amount, singular
 from tests.support.commands import ended, typed
+from tests.support.paths import ROOT
 from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import write
 
@@ -356,3 +358,26 @@ def test_a_report_says_what_it_counts_as_damaged(archive: Path, tmp_path: Path) 
     out, said = typed("dedup", archive, "--out", tmp_path / "out", status=7)
     assert said.count(f"warning: {path} at ") == 2
     assert out.startswith("2 files of 5 records; places where a record cannot be read: 1\n")
+
+
+def test_hints_work_in_the_directory_where_the_command_was_called(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a relative source, neither `bin/` of the checkout nor another directory would do."""
+    archive.rename(tmp_path / "my old")
+    before = content(tmp_path / "my old")
+    monkeypatch.chdir(tmp_path)
+    typed("index", "--all", "my old", "INDEX")
+    out, _ = typed("dedup", "my old", "--in-place")
+    scripts = shlex.quote(str(ROOT / "bin"))
+    undo = next(line for line in out.splitlines() if line.startswith("undo: "))
+    assert undo.startswith(f"undo: {scripts}/rewrite '{tmp_path}/my old.dedup/plan' --undo")
+    renew = f"{scripts}/index --replace 'my old' INDEX"
+    assert renew in out and f"and {scripts}/purge" in out and " bin/" not in out
+    assert "files read: 2, " in typed(*shlex.split(renew.removeprefix(f"{scripts}/")))[0]
+    typed(*shlex.split(undo.removeprefix(f"undo: {scripts}/")))
+    assert content(tmp_path / "my old") == before
+    said = typed("rewrite", "my old.dedup/none", "--undo", status=BadInput.exit_status)[1]
+    assert " bin/" not in said
+    monkeypatch.chdir(ROOT)
+    assert f"undo: bin/rewrite '{tmp_path}" in typed("dedup", tmp_path / "my old", "--in-place")[0]

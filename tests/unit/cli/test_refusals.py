@@ -16,6 +16,7 @@ from dedupindex.cli import main
 from tests.conftest import MakeIndex
 from tests.support.captures import capture
 from tests.support.commands import ended, typed
+from tests.support.paths import ROOT
 from tests.support.rewriting import small_set
 from tests.support.warc_cases import revisit
 from tests.unit.indexer.test_never_originals import write
@@ -249,7 +250,7 @@ def test_misspelled_commands_sections_and_settings_are_answered_with_what_is_lik
         ("convert INDEX --out out", "is an index; name archives"),
         ("resolve INDEX -o out", "is an index, not a manifest"),
         ("rewrite INDEX --undo", "is an index, not a plan"),
-        ("undedup INDEX --out out", "is an index; name a directory that bin/dedup wrote"),
+        ("undedup INDEX --out out", f"an index; name a directory that {ROOT}/bin/dedup wrote"),
         ("serve plain.txt --port 0", "plain.txt is a file; an index is a directory"),
         ("index INDEX plain.txt", "is an index; the sources come first, the index last"),
         ("export --wget INDEX --out no/x", "no/x cannot be written: its directory does not exist"),
