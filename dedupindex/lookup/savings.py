@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from itertools import islice
 from shlex import quote
 from typing import Any, assert_never
@@ -31,6 +32,7 @@ from dedupindex.lookup.decide import Decision, Match, Query, Strategy, decide, f
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.report_table import exact_percent
+from dedupindex.timestamps import sort_key
 from dedupindex.urlkey import counted_host
 
 _SAMPLED = 1000  # lookups that are checked for captures that the index already holds
@@ -198,8 +200,16 @@ class DuplicationReport:
         self.lookup_seconds += self.last_lookup_seconds
         self.lookups += 1
         if self.lookups <= _SAMPLED and settings.url_index:
-            known = view.exact(capture.digest, capture.url)
-            self.self_matches += any(_is_same(capture, other) for other in known)
+            self.self_matches += _is_held(capture, view)
+        original = decision.answer.original if decision.answer else None
+        if (
+            original is not None
+            and original.date == capture.date
+            and original.url > capture.url
+            and settings.url_index
+            and _is_held(capture, view)
+        ):  # else two captures of one second would be originals of each other
+            return decide(view, settings, query._replace(accepts=partial(_precedes, capture)))
         return decision
 
     def _count(
@@ -321,6 +331,17 @@ def index_facts(settings: Settings, captures: int) -> IndexFacts:
         "digest_includes_algorithm": True,
         "records_in_index": captures,
     }
+
+
+def _is_held(capture: Capture, view: Finder) -> bool:
+    """Return whether the index holds a capture itself."""
+    return any(_is_same(capture, other) for other in view.exact(capture.digest, capture.url))
+
+
+def _precedes(capture: Capture, original: Capture) -> bool:
+    """Return whether an original comes before a capture in the order in which lookups prefer."""
+    mine, theirs = sort_key(capture.date), sort_key(original.date)
+    return (theirs, original.url) < (mine, capture.url)
 
 
 def _is_same(capture: Capture, other: Capture) -> bool:

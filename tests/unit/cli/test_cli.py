@@ -419,6 +419,18 @@ def test_a_report_never_counts_a_capture_as_its_own_duplicate(
     assert (content["handled"], content["digest"], content["new"]) == (2, 1, 1)
 
 
+def test_captures_of_one_second_are_not_originals_of_each_other(tmp_path: Path) -> None:
+    """A fast crawler fetches several copies in a second; all but one of them are duplicates."""
+    crawl, other = tmp_path / "own.cdx", tmp_path / "other.cdx"
+    crawl.write_text(HEADER + "".join(cdx_line(number, 1, 5) for number in (3, 1, 4, 2)))
+    other.write_text(HEADER + cdx_line(0, 1, 5))
+    typed("index", crawl, tmp_path / "i")
+    for source, digest in ((crawl, 3), (other, 1)):
+        out, _ = typed("report", tmp_path / "i", "--against", source, "--json")
+        content = json.loads(out)
+        assert (content["digest"], content["handled"] - content["new"]) == (digest, digest)
+
+
 def test_a_refused_build_leaves_no_trace(tmp_path: Path) -> None:
     warcs = tmp_path / "warcs"
     warcs.mkdir()
