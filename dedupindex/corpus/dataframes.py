@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -49,7 +48,7 @@ def frame_of(corpus: Corpus, library: str) -> Any:
             warn(report.source_problems(), stacklevel=3)
         if library == POLARS:
             return import_module(POLARS).read_parquet(table, memory_map=False)
-        with closing(one_thread()) as database:  # pandas itself would need PyArrow
+        with one_thread() as database:  # pandas itself would need PyArrow
             return database.execute(f"SELECT * FROM {quoted(literal(table))}").df()
 
 

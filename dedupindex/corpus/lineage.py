@@ -128,7 +128,7 @@ def _is_lineage(made: Any) -> bool:
 
 
 def _of_parquet(path: Path) -> bytes:
-    with closing(one_thread()) as database, errors_as(BadInput):
+    with one_thread() as database, errors_as(BadInput):
         query = f"SELECT value FROM parquet_kv_metadata({quoted(literal(path))}) WHERE key = ?"
         row = database.execute(query, [KEY.encode()]).fetchone()
     return bytes(row[0]) if row else b""

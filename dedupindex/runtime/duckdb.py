@@ -42,14 +42,10 @@ def open_database(beside: Path, memory: str, threads: int) -> Iterator[tuple[Dat
         except duckdb.Error as error:
             raise BadInput(f"--memory {memory}: {_first_line(error)}") from error
         try:
-            with database:
+            with interruptible(), database:
                 yield database, home
         except duckdb.Error as error:
             raise _failure(error, memory, home) from error
-        except RuntimeError as error:
-            if str(error) == _INTERRUPTED:  # by SIGINT or SIGTERM; never without a signal
-                raise KeyboardInterrupt from error
-            raise
 
 
 @contextmanager
@@ -77,26 +73,41 @@ def show_progress(database: Database, on_progress: OnProgress) -> Iterator[Calla
         thread.join()
 
 
-def one_thread() -> Database:
-    """Open an in-memory database with one thread, for small queries; the caller closes it."""
+@contextmanager
+def one_thread() -> Iterator[Database]:
+    """Open an in-memory database with one thread, for small queries."""
+    with interruptible(), connect_one_thread() as database:
+        yield database
+
+
+def connect_one_thread() -> Database:
+    """As `one_thread`; the caller closes it, and makes its queries `interruptible`."""
     return duckdb.connect(config={"threads": 1})
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` if SIGINT or SIGTERM interrupts a query in the block."""
+    try:
+        yield
+    except RuntimeError as error:
+        if str(error) == _INTERRUPTED:
+            raise KeyboardInterrupt from error
+        raise
 
 
 @contextmanager
 def errors_as(failure: type[DedupError]) -> Iterator[None]:
     """Raise errors of DuckDB in the block as `failure`, but a lack of memory as `DedupError`."""
     try:
-        yield
+        with interruptible():
+            yield
     except duckdb.OutOfMemoryException as error:
         raise DedupError(f"DuckDB has too little memory: {_first_line(error)}") from error
     except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException):
         raise  # a mistake in the query
     except duckdb.Error as error:
         raise failure(_first_line(error)) from error
-    except RuntimeError as error:
-        if str(error) == _INTERRUPTED:
-            raise KeyboardInterrupt from error
-        raise
 
 
 def _first_line(error: Exception) -> str:

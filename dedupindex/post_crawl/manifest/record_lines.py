@@ -31,7 +31,7 @@ from dedupindex.post_crawl.manifest.parquet import (
     lines_file,
     references_file,
 )
-from dedupindex.runtime.duckdb import Database, one_thread
+from dedupindex.runtime.duckdb import Database, connect_one_thread, interruptible
 from dedupindex.runtime.workers import Count
 from dedupindex.sources.source import GROWING
 from dedupindex.sources.warc_files import SourceFile
@@ -415,7 +415,10 @@ def read_container(task: ManifestTask, count: Count) -> FileRead:
     writer = ParquetWriter(lines_file(task.top, number))
     references = ParquetWriter(references_file(task.top, number))
     try:
-        with closing(Scan(file.path, number, task.options, references.add)) as scan:
+        with (
+            closing(Scan(file.path, number, task.options, references.add)) as scan,
+            interruptible(),
+        ):
             position = lines = 0
             for batch in scan.lines():
                 writer.add(batch)
@@ -447,7 +450,7 @@ def read_container(task: ManifestTask, count: Count) -> FileRead:
 
 @cache
 def _database() -> Database:
-    return one_thread()
+    return connect_one_thread()
 
 
 def close_database() -> None:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
@@ -82,7 +82,7 @@ def _read_table(table: Path, containers: list[ManifestContainer]) -> dict[int, t
     found: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
     rows = _rows_of(table)
     try:
-        with closing(one_thread()) as database, errors_as(BadInput):
+        with one_thread() as database, errors_as(BadInput):
             for number, rank, url in _joined(database, rows, containers):
                 if not is_remote(url):
                     raise BadInput(f"{url[:200]} is not a URL")
