@@ -108,5 +108,7 @@ class BackgroundMerge:
                 store.forget_dead_readers()
             output.seek(0)
             text = output.read().decode("utf-8", "replace").strip()
-        if status not in (0, IndexBusy.exit_status):  # another process writes: try later
+        if status == 0:  # its counts include reports that files of a crawl do not have
+            logs.LOGGER.info("merged committed crawls into %s", text[-500:])
+        elif status != IndexBusy.exit_status:  # else another process writes: try later
             raise DedupError(text[-500:])

@@ -62,7 +62,8 @@ class LiveIndex:
         return opened
 
     def index_facts(self) -> IndexFacts:
-        """Return what reports say of the index; raises as `opened` does."""
+        """Return what reports say of the index as it is now; raises as `opened` does."""
+        self.refresh()  # the report of a crawl is often asked for just after its merge
         engine = self.opened().engine
         with engine.view() as view:
             return index_facts(engine.identity.settings, view.counts().captures)

@@ -346,8 +346,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private Form selfReport() {
         Form counts = new Form().put('not_looked_up', notLookedUp).put('not_reported', notReported)
         if (filter != null) counts.put('answered_by_filter', answeredByFilter)
-        if (leftOut.get() > 0L) counts.put('left_out_by_rule', leftOut)
-        return counts
+        return counts.put('left_out_by_rule', leftOut)
     }
 
     /**
@@ -750,10 +749,10 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /** What to do about captures that the server does not know. */
-    private String later() {
+    private String later(boolean cancelled = false) {
         if (!namespace.isEmpty()) return '; no later crawl finds what was not reported. Do not index the WARCs: what is read from files is in no namespace and answers everybody'
         String name = nameTaken.isEmpty() ? crawl : 'OTHER_NAME'   // not that of another crawl
-        return '; index the WARCs afterwards (bin/index --add --crawl ' + name + ' ' + warcs() + ' INDEX), or later crawls do not find what is in them'
+        return (cancelled ? '; if its WARCs are kept, index them' : '; index the WARCs') + ' afterwards (bin/index --add --crawl ' + name + ' ' + warcs() + ' INDEX), or later crawls do not find what is in them'
     }
 
     /** The directories that the crawl writes its WARCs to, as words of a shell. */
@@ -788,7 +787,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         for (int left = ATTEMPTS; left > 0; left--) {
             try {
                 post(step, outcome, FORM)
-                log(Level.INFO, 'done: POST ' + step + (missed ? later() : ''))
+                log(Level.INFO, 'done: POST ' + step + (missed ? later(cancel) : ''))
                 keepReport()
                 return
             } catch (IOException e) {
@@ -803,7 +802,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                         log(Level.SEVERE, 'if no line "done" follows, do it by hand: ' + byHand(step, outcome))
                     }
                     log(Level.SEVERE, 'then bin/report INDEX --crawl ' + crawl + ' prints the report that is missing in reports/')
-                    if (missed) log(Level.SEVERE, 'crawl ' + crawl + missed + later())
+                    if (missed) log(Level.SEVERE, 'crawl ' + crawl + missed + later(cancel))
                 }
                 if (referred) return
                 if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)

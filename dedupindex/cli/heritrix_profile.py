@@ -321,7 +321,7 @@ class _ServedIndex(NamedTuple):
         except (OSError, HTTPException, ValueError) as error:
             return _Asked(None, f"{named} does not answer as bin/serve does ({error!r}){_MADE}")
         problem = content.get("error")
-        if isinstance(problem, dict) and "message" in problem:
+        if isinstance(problem, dict) and "message" in problem and status != HTTPStatus.NOT_FOUND:
             reason = printable(str(problem["message"]))
             said = f"{named} does not say what its index has ({reason}){_MADE}"
             return _Asked(None, said, is_ours=True)

@@ -52,7 +52,7 @@ _OUTCOMES = {
     "replaced": "better than the capture that the index had",
     "unchanged": "URL and digest already in the index",
 }
-_REVISITS = {"revisits read": "counted above or below as the originals that they name"}
+_REVISITS = {"revisits read": "what they name is counted above; if it adds no original, below"}
 _LEFT_OUT = {  # an index keeps its settings
     "mime": "left out by --mime; all: a new index with --all",
     "status": "left out by --status; more: a new index with, for example, --status 2xx,404",
@@ -417,16 +417,21 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
             yield f"  {hint}"
     if tally.known or any(outcomes.values()):
         yield f"next: bin/serve {index}    or: bin/index --stats {index}"
-    elif refused:
+    else:
+        yield f"nothing was added: {_why_nothing(built, refused, unresolved)}"
+
+
+def _why_nothing(built: Built, refused: Counter[str], unresolved: int) -> str:
+    """Return why nothing was added, and what to do about it."""
+    if refused:
         # What the user can change; a new index would have again what was purged.
         chosen = [] if "purged" in refused else [name for name in refused if name in _LEFT_OUT]
         most = max(chosen or refused, key=lambda name: refused[name])
-        count = f"{refused[most]:,} of {refused.total():,} responses were refused"
+        are = "is" if refused[most] == 1 else "are"
         what = _LEFT_OUT[most] if most in chosen else f"see {_REASONS}"
-        yield f"nothing was added: {count} as {most!r} ({what})"
-    elif unresolved:
-        yield f"nothing was added: {_UNRESOLVED_TEXT}: {unresolved:,}"
-    elif built.problems and not tally.records:
-        yield "nothing was added: no file could be read; the warnings say why"
-    else:
-        yield "nothing was added: no record is a response"
+        return f"{refused[most]:,} of {refused.total():,} refused records {are} {most!r} ({what})"
+    if unresolved:
+        return f"{_UNRESOLVED_TEXT}: {unresolved:,}"
+    if built.problems and not built.tally.records:
+        return "no file could be read; the warnings say why"
+    return "no record is a response"

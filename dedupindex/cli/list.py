@@ -249,7 +249,8 @@ def print_captures(
         for capture in shown:
             click.echo(line_of(capture))
     if limit and next(captures, None) is not None:
-        say(f"only the first {limit:,} are listed; --limit 0 lists all")
+        listed = "1 is" if limit == 1 else f"{limit:,} are"
+        say(f"only the first {listed} listed; --limit 0 lists all")
     return 0
 
 

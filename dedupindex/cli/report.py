@@ -24,7 +24,7 @@ from dedupindex.crawls.compare_crawls import ORDERS as COMPARED
 from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import suggestion
-from dedupindex.crawls.stores import crawl_names, open_store
+from dedupindex.crawls.stores import asking_crawl_names, crawl_names, open_store
 from dedupindex.errors import BadSource, Damaged, DedupError, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.indexer.admission import statuses
@@ -178,13 +178,22 @@ def command(
 
 def _no_subject(index: Path) -> click.UsageError:
     """Return the error for a report on nothing, with the names of crawls if there are any."""
-    names = list[str]()
+    asking, others = list[str](), list[str]()
     with suppress(DedupError):
-        names = sorted(crawl_names(index) - {""}, reverse=True)
-    known = f"; crawls in {index}: {names_text(names, _NAMED)}" if names else ""
-    return click.UsageError(
-        "name the crawl: either --crawl NAME or --against SOURCE... for files" + known
-    )
+        asking, others = _crawl_names(index)
+    text = "name the crawl: either --crawl NAME or --against SOURCE... for files"
+    if asking:
+        text += f"; crawls in {index}: {names_text(asking, _NAMED)}"
+    if others and len(asking) + len(others) > 1:
+        named = names_text(others, _NAMED)
+        text += f"; known from their WARCs only, for --crawl NAME --compare OTHER: {named}"
+    return click.UsageError(text)
+
+
+def _crawl_names(index: Path) -> tuple[list[str], list[str]]:
+    """Return the crawls that asked, the newest first, and those that are known from files only."""
+    asking = asking_crawl_names(index)
+    return asking, sorted(crawl_names(index).difference(asking, [""]), reverse=True)
 
 
 def _check_subject(sources: Sequence[str], options: Mapping[str, Any]) -> None:
@@ -239,14 +248,16 @@ def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **opti
 
 def _without_lookups(index: Path, crawl: str) -> UnknownCrawl:
     """Return the error for a crawl that made no lookups: its files may be indexed all the same."""
-    names = sorted(crawl_names(index) - {""}, reverse=True)
+    asking, others = _crawl_names(index)
+    names = [*asking, *others]
     if not names:
         return UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
     if crawl not in names:
         return UnknownCrawl(suggestion(crawl, names))
     return UnknownCrawl(
         f"crawl {crawl[:200]!r} is known from its WARCs only: it made no lookups that could be "
-        "reported; --compare NAME compares it with another crawl"
+        "reported; bin/list --of-crawl lists its originals, --compare NAME compares it with "
+        "another crawl"
     )
 
 

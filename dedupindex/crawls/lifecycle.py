@@ -70,11 +70,12 @@ def _committed(crawl: Crawl) -> CrawlEnded:
     if crawl.merged:
         return CrawlEnded(
             f"crawl {crawl.name} is merged, its captures are in the index: "
-            f"bin/purge --crawl {crawl.name} takes them out"
+            f"bin/purge INDEX --crawl {crawl.name} takes them out"
         )
     return CrawlEnded(
         f"crawl {crawl.name} is committed already: DELETE /crawls/{quote(crawl.name, '')} drops "
-        f"it before it is merged, bin/purge --crawl {crawl.name} takes its captures out afterwards"
+        f"it before it is merged, bin/purge INDEX --crawl {crawl.name} takes its captures out "
+        "afterwards"
     )
 
 

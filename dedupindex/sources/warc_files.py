@@ -169,4 +169,5 @@ def _check_kind(path: str) -> None:
     if not kind and not is_archive_name(path):  # such a name says that its beginning is damaged
         raise BadSource(f"{path} is of no known kind; a manifest is of WARC and ARC files")
     if kind not in ("", "warc"):
-        raise BadSource(f"{path} is {kind}; a manifest is of WARC and ARC files")
+        unpack = "; unpack the WARCs in it, and name their directory" if kind == "wacz" else ""
+        raise BadSource(f"{path} is {kind}; a manifest is of WARC and ARC files{unpack}")

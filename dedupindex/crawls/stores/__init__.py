@@ -48,7 +48,12 @@ def crawl_names(index: Path) -> set[str]:
     with closing(open_index(index)) as engine, engine.view() as view:
         known = {container.crawl for container in view.containers()}
         known.update(place.crawl for _, place in view.places())
-    if (store := open_store(index)) is not None:
-        with closing(store), store.reading() as reading:
-            known.update(crawl.name for crawl in reading.crawls())
-    return known
+    return known.union(asking_crawl_names(index))
+
+
+def asking_crawl_names(index: Path) -> list[str]:
+    """Return the names of the crawls that wrote to an index while they ran, the newest first."""
+    if (store := open_store(index)) is None:
+        return []
+    with closing(store), store.reading() as reading:
+        return [crawl.name for crawl in reading.newest()]

@@ -207,7 +207,12 @@ def read_about(top: Path) -> dict[str, Any]:
     if not (top / FILE).exists():
         if is_index(top):
             raise BadInput(f"{top} is an index, not a manifest; bin/manifest makes one of archives")
-        raise BadInput(f"{top} is not a manifest: bin/manifest {top} -o MANIFEST makes one")
+        hint = f"bin/manifest {top} -o MANIFEST makes one"
+        if (top / "manifest" / FILE).exists():  # of bin/dedup
+            hint = f"{top / 'manifest'} is meant"
+        elif (top.parent / "manifest" / FILE).exists():  # a plan of bin/dedup
+            hint = f"is {top.parent / 'manifest'} meant?"
+        raise BadInput(f"{top} is not a manifest: {hint}")
     about = read_description(top / FILE, f"the manifest {top}", FORMAT)
     if about["format"] < _OLDEST:
         raise BadInput(f"the manifest {top} is of an earlier version: remove it and make it again")

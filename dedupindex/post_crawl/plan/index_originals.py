@@ -22,6 +22,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadSource, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
+from dedupindex.index.format.file_names import files_of
 from dedupindex.object_store import RemoteFile, facts, is_remote
 from dedupindex.post_crawl.manifest.parquet import (
     TYPES,
@@ -36,7 +37,7 @@ from dedupindex.post_crawl.plan.index_references import IndexReferences, real_pa
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted, write_parquet
 from dedupindex.runtime.progress import Say, watched
-from dedupindex.runtime.tables import names_text
+from dedupindex.runtime.tables import names_text, singular
 from dedupindex.timestamps import digits_of_date, sort_key
 from dedupindex.urlkey import urlkey
 from dedupindex.warc.reader import read
@@ -57,6 +58,10 @@ _NO_URL_LIST = (
 _NOT_READ = (
     "{:,} captures known only from a CDX, a log or a crawler are no originals: whether they answer "
     "a POST is in their WARC files alone (bin/index --add these)"
+)
+_PACKED = (
+    "{:,} captures of the index are in WACZ files, and a revisit names records in WARC files only: "
+    "they are no originals. To use them, unpack the WARCs in {} and add these to the index"
 )
 _NO_PATH = (
     "{:,} captures of the index are in files of which it knows the name only, and no source has "
@@ -175,6 +180,7 @@ class _IndexOriginalFinder:
         self._set = {real_path(path) for path in inputs.numbers}
         self._set_names = {os.path.basename(path) for path in inputs.numbers}
         self._was_read: dict[str, bool] = {}  # by container
+        self._packed = Counter[str]()  # captures in WACZ files
         self._no_url_list = False  # whether the index lacks captures by URL
         self._not_read = 0  # captures in files that the index was not made from
         self._no_path = Counter[str]()  # captures in files of which only the name is known
@@ -184,10 +190,13 @@ class _IndexOriginalFinder:
         if self._no_url_list:
             yield _NO_URL_LIST
         if self._not_read:
-            yield _NOT_READ.format(self._not_read)
+            yield singular(_NOT_READ.format(self._not_read))
+        if self._packed:
+            files = names_text(sorted(self._packed), _NAMED)
+            yield singular(_PACKED.format(self._packed.total(), files))
         if self._no_path:
             files = names_text(sorted(self._no_path), _NAMED)
-            yield _NO_PATH.format(self._no_path.total(), files)
+            yield singular(_NO_PATH.format(self._no_path.total(), files))
 
     def originals(
         self, digest: Digest, text: bytes, forms: set[Form]
@@ -232,6 +241,11 @@ class _IndexOriginalFinder:
         name = capture.container
         if name not in self._was_read:
             self._was_read[name] = self._view.container(name) is not None
+        if not self._was_read[name]:
+            around = (file for file in files_of(name) if self._view.container(file) is not None)
+            if packed := next(around, ""):
+                self._packed[packed] += 1
+                return False
         verified = capture.evidence is Evidence.RECORD and self._was_read[name]
         self._not_read += not verified
         return verified

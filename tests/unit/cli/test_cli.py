@@ -279,11 +279,11 @@ def test_a_build_that_adds_nothing_reports_the_reason(tmp_path: Path) -> None:
         (
             (
                 cdx_line(1, 1, 1, mime="text/html"),
-                "as 'mime' (left out by --mime; all: a new index with",
+                "is 'mime' (left out by --mime; all: a new index with",
             ),
             (
                 cdx_line(1, 1, 1).replace(" 200 ", " 404 "),
-                "as 'status' (left out by --status; more: a new",
+                "is 'status' (left out by --status; more: a new",
             ),
             ("", "no record is a response"),
         )

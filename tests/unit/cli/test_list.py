@@ -206,7 +206,7 @@ def test_all_indexes_every_media_type(engine: str, tmp_path: Path) -> None:
     source, index = tmp_path / "x.cdx", tmp_path / "index"
     source.write_text(HEADER + cdx_line(1, 1, 1).replace("image/png", "text/html"))
     out, _ = typed("index", "--engine", engine, source, tmp_path / "without")
-    assert "nothing was added: 1 of 1 responses were refused as 'mime' (left out by --mime;" in out
+    assert "nothing was added: 1 of 1 refused records is 'mime' (left out by --mime;" in out
     assert listed(tmp_path / "without", status=10) == []
     typed("index", "--all", "--engine", engine, source, index)
     assert len(listed(index)) == 1

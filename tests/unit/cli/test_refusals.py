@@ -66,10 +66,10 @@ def test_what_can_be_changed_is_named_before_what_cannot(tmp_path: Path) -> None
     text = cdx_line(3, 1, 1).replace("image/png", "text/html")
     source.write_text(HEADER + "".join(bad) + text)
     last = typed("index", source, tmp_path / "index")[0].splitlines()[-1]
-    assert last.startswith("nothing was added: 1 of 3 responses were refused as 'mime'"), last
+    assert last.startswith("nothing was added: 1 of 3 refused records is 'mime'"), last
     source.write_text(HEADER + "".join(bad))
     last = typed("index", source, tmp_path / "other")[0].splitlines()[-1]
-    assert last.startswith("nothing was added: 2 of 2 responses were refused as 'bad-date'"), last
+    assert last.startswith("nothing was added: 2 of 2 refused records are 'bad-date'"), last
 
 
 def test_no_new_index_is_advised_for_what_was_purged(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_no_new_index_is_advised_for_what_was_purged(tmp_path: Path) -> None:
         again = tmp_path / f"again-{gone}.cdx"
         again.write_text(source.read_text() + "".join(left_out))
         last = typed("index", "--add", again, tmp_path / "index")[0].splitlines()[-1]
-        most = "2 of 3 responses were refused as 'purged'" if gone == 1 else "3 of 5"
+        most = "2 of 3 refused records are 'purged'" if gone == 1 else "3 of 5"
         assert last.startswith(f"nothing was added: {most}") and "a new index" not in last, last
 
 

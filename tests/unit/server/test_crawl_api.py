@@ -531,7 +531,9 @@ def test_a_committed_crawl_that_has_answered_others_is_not_cancelled(web: FlaskC
     for body in ({}, {"force": True}):
         refused = web.post("/crawls/a/cancel", json=body)
         assert (refused.status_code, refused.json["error"]["code"]) == (409, "crawl_ended")
-        assert "bin/purge --crawl a takes its captures out" in refused.json["error"]["message"]
+        assert (
+            "bin/purge INDEX --crawl a takes its captures out" in refused.json["error"]["message"]
+        )
 
 
 NOT_OF_THE_WEB = (
