@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -20,6 +19,7 @@ from dedupindex.corpus.row import CorpusRow
 from dedupindex.corpus.select import Best, Chunk, MetadataCondition, SpooledChunks
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import Damaged
+from dedupindex.runtime.scratch_database import open_scratch
 from dedupindex.runtime.spark import AT_ONCE, Cluster
 from dedupindex.runtime.workers import limit_cpu_time, map_in_order, run_alone, run_to_end
 
@@ -264,8 +264,7 @@ def counted(
 
 def first_of_each(found: Iterable[R], key_of: Callable[[R], bytes]) -> Iterator[R]:
     """Yield the first item of each key, and all with an empty key; keys are on disk."""
-    with closing(sqlite3.connect("")) as seen:
-        seen.execute("PRAGMA synchronous = OFF")
+    with closing(open_scratch()) as seen:
         seen.execute("CREATE TABLE seen (key BLOB PRIMARY KEY) WITHOUT ROWID")
         for item in found:
             if key := key_of(item):

@@ -7,7 +7,6 @@ Revisits come with their originals, once each, so that the file replays by itsel
 from __future__ import annotations
 
 import os
-import sqlite3
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -29,6 +28,7 @@ from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.files import atomic_file
+from dedupindex.runtime.scratch_database import ScratchDatabase, open_scratch
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK
 from dedupindex.warc.arc import DOCUMENT
@@ -108,9 +108,8 @@ def _write_records(
     left_out = _ProblemSummary()  # by WARC file
     with (
         closing(Containers(max_record)) as containers,
-        closing(sqlite3.connect("")) as written,
+        closing(open_scratch()) as written,
     ):
-        written.execute("PRAGMA synchronous = OFF")
         written.execute("CREATE TABLE written (container TEXT, offset INTEGER, "
                         "PRIMARY KEY (container, offset)) WITHOUT ROWID")  # fmt: skip
         for capture, *_ in captures:
@@ -176,7 +175,7 @@ def _warcinfo(name: str, made: str, publisher: str) -> bytes:
     return head.encode("utf-8", "surrogateescape") + block + _RECORD_END
 
 
-def _is_new(written: sqlite3.Connection, place: RecordPlace) -> bool:
+def _is_new(written: ScratchDatabase, place: RecordPlace) -> bool:
     """Remember a place in a temporary database; return False if it was there."""
     insert = "INSERT OR IGNORE INTO written VALUES (?, ?)"
     return written.execute(insert, place[:2]).rowcount > 0

@@ -5,8 +5,9 @@ Sums are in a dictionary; when it is full they are added to a temporary database
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
+
+from dedupindex.runtime.scratch_database import open_scratch
 
 KEYS_IN_MEMORY = 200_000  # about 60 MB
 
@@ -20,7 +21,7 @@ class Sums:
         self._sums: dict[bytes, list[int]] = {}
         self._width, self._limit = width, keys_in_memory
         # the garbage collector may close it in any thread
-        self._database = sqlite3.connect("", check_same_thread=False)
+        self._database = open_scratch(one_thread=False)
         columns = [f"c{number}" for number in range(width)]
         self._database.execute(f"CREATE TABLE sums (key BLOB PRIMARY KEY, {', '.join(columns)})")
         marks = ", ".join("?" * (width + 1))

@@ -35,9 +35,12 @@ def atomic_path(path: Path, *, new: bool = False) -> Iterator[Path]:
     """Yield the name of a file to write; it is forced to disk, then renamed to `path`.
 
     So readers see the old file or the new one. If the block fails, `path` stays as it is. With
-    `new` no file is replaced, not even one that appeared meanwhile; raises `BadInput`. The
+    `new` no file is replaced, not even one that appeared meanwhile; raises `BadInput`. Of a link
+    the file that it leads to is replaced; raises `BadInput` for what is no regular file. The
     `OSError` of a full disk, or of a directory that cannot be written to, names the file.
     """
+    if not new:
+        path = _replaceable(path)
     beside = _beside(path)
     try:
         with named_errors(path):
@@ -58,11 +61,11 @@ def atomic_path(path: Path, *, new: bool = False) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """Raise the `OSError` that `atomic_path` would raise, before there is anything to write.
+    """Raise the error that `atomic_path` would raise, before there is anything to write.
 
     The file beside `path` is made and removed, so nothing is left. The error names `path`.
     """
-    beside = _beside(path)
+    beside = _beside(_replaceable(path))
     try:
         with named_errors(path):
             open(beside, "wb").close()
@@ -70,6 +73,15 @@ def check_writable(path: Path) -> None:
     except OSError as error:
         error.filename = str(path)  # which people have typed
         raise
+
+
+def _replaceable(path: Path) -> Path:
+    """Return the file that a path leads to; raises `BadInput` if it is a device, say."""
+    if path.is_symlink():
+        path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise BadInput(f"{path} is no regular file, and is not replaced")
+    return path
 
 
 def _beside(path: Path) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import marshal
 import os
 import pickle
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
+from dedupindex.runtime.scratch_database import open_scratch
 from dedupindex.runtime.workers import workers
 from dedupindex.verify import revisits
 from dedupindex.verify.block_facts import (
@@ -60,9 +60,7 @@ class References:
     """Checks references in an SQLite file: first `add` all records, then take `findings`."""
 
     def __init__(self, path: Path) -> None:
-        self._database = sqlite3.connect(path)
-        self._database.execute("PRAGMA journal_mode = OFF")
-        self._database.execute("PRAGMA synchronous = OFF")
+        self._database = open_scratch(path)
         self._database.execute(_TABLE)
         self._database.execute(_POSTED)
 

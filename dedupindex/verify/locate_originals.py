@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from dedupindex.runtime.scratch_database import open_scratch
 from dedupindex.verify.block_facts import (
     FULL,
     Facts,
@@ -72,8 +73,7 @@ class OriginalsIndex:
 
         With `rows` executors read the files, and `known_to` knows what their revisits refer to.
         """
-        with closing(sqlite3.connect(self._path)) as database:
-            database.execute("PRAGMA journal_mode = OFF")
+        with closing(open_scratch(self._path)) as database:
             database.execute("CREATE TABLE files (path BLOB)")
             database.execute("CREATE TABLE places (key BLOB, file INTEGER, offset INTEGER)")
             database.execute("CREATE TABLE wanted (file INTEGER, key BLOB)")
