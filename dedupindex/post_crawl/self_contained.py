@@ -10,7 +10,6 @@ from __future__ import annotations
 import marshal
 import os
 import re
-import sqlite3
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,6 +37,7 @@ from dedupindex.runtime.atomic_replace import (
     part_path,
     remove_stale_parts,
 )
+from dedupindex.runtime.scratch_database import open_scratch
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import SourceFile, find, nothing_found
 from dedupindex.urlkey import host_of, is_at, unbracket
@@ -271,9 +271,7 @@ class _RecordTable:
 
     def __init__(self, path: Path, report: SubsetReport) -> None:
         self._report = report
-        self._database = sqlite3.connect(path)
-        self._database.execute("PRAGMA journal_mode = OFF")
-        self._database.execute("PRAGMA synchronous = OFF")
+        self._database = open_scratch(path)
         self._database.execute(_TABLE)
 
     def close(self) -> None:
@@ -300,6 +298,10 @@ class _RecordTable:
         while revisits:
             for (number,) in revisits:
                 self._choose_original(number)
+            execute(
+                "UPDATE records SET chosen = 2 WHERE NOT chosen AND (file, offset) IN "
+                "(SELECT file, offset FROM records WHERE chosen = 2)"
+            )
             revisits = execute(query, (2,)).fetchall()
             execute("UPDATE records SET chosen = 3 WHERE chosen = 2")
         execute(

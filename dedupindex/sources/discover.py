@@ -167,7 +167,9 @@ def is_archive_name(path: str) -> bool:
 
 def is_list_name(path: str) -> bool:
     """Return whether a file is named like a log, CDX file or another list of captures."""
-    return _LISTS.search(os.path.basename(path)) is not None
+    name = os.path.basename(path).lower()
+    is_archive = name.endswith(".wacz") or _ARCHIVE.search(name) is not None
+    return not is_archive and _LISTS.search(name) is not None
 
 
 def check_regular_file(path: str) -> str:

@@ -121,6 +121,17 @@ def test_chains_are_followed_to_their_end(tmp_path: Path) -> None:
     assert set(done.findings) == {"chained"}
 
 
+def test_what_shares_the_member_of_an_original_brings_its_own(tmp_path: Path) -> None:
+    """A gzip member is copied whole, so its revisits need their originals, too."""
+    shared, last = tmp_path / "shared.warc.gz", page(4, OTHER)
+    shared.write_bytes(gz(page(1) + copy_of(2, 4, OTHER)))
+    wanted = write(tmp_path / "a.warc.gz", [copy_of(3, 1)])
+    places = (shared, write(tmp_path / "b.warc.gz", [last]))
+    done = exported(tmp_path, one(3), wanted, originals=places, out="one.warc.gz")
+    assert (done.revisits, done.dangling) == (2, 0)
+    assert gz(last) in (tmp_path / "one.warc.gz").read_bytes()
+
+
 def test_revisits_of_the_profile_server_not_modified(tmp_path: Path) -> None:
     bare = {"Refers_To_Target_URI": None, "Refers_To_Date": None, "Payload_Digest": None}
     path = write(tmp_path / "a.warc.gz", [page(1), revisit(Profile=NOT_MODIFIED, **bare)])

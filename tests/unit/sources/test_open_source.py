@@ -19,7 +19,7 @@ from dedupindex.sources import KINDS, expand, line_source, open_source
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdxj import CdxjSource
 from dedupindex.sources.crawl_log import CrawlLogSource
-from dedupindex.sources.discover import kind_named, kind_of
+from dedupindex.sources.discover import is_list_name, kind_named, kind_of
 from dedupindex.sources.warc_records import WarcSource
 from tests.support.text_sources import BASE32, DATA, items
 from tests.support.zstd_files import skippable, zst
@@ -257,3 +257,15 @@ def test_reading_errors_name_the_file() -> None:
 
     with pytest.raises(BadSource, match="some.cdx"):
         list(CdxSource("some.cdx", Failing()).items())
+
+
+@pytest.mark.parametrize(
+    ("name", "is_list"),
+    [
+        ("crawl.log", True), ("crawl.log.gz", True), ("/x/a.cdxj", True), ("a.warc.gz.cdx", True),
+        ("a.warc.gz.log", True), ("a.warc.gz", False), ("crawl.log.warc.gz", False),
+        ("data.json.warc", False), ("a.db.arc.gz", False), ("s.json.wacz", False),
+    ],
+)  # fmt: skip
+def test_a_list_of_captures_is_known_by_the_end_of_its_name(name: str, is_list: bool) -> None:
+    assert is_list_name(name) is is_list
