@@ -31,6 +31,7 @@ class Fault:
     wrong: bool = False  # whether a byte of the answer, or of what a PUT sends, is another
     then: Callable[[], object] = lambda: None  # done before the answer is sent
     method: str = "GET"
+    query: str = ""  # a pattern that is found in the query of the request
     when: Callable[[], bool] = lambda: True  # whether it applies
     lost: bool = False  # whether the request is not carried out, if `status` is answered
     unconditional: bool = False  # whether a PUT is carried out whatever its conditions
@@ -48,8 +49,9 @@ class Server:
     def fault(self, method: str, path: str) -> Fault | None:
         """Return the fault of a request, if any, and count it down."""
         for fault in self.faults:
-            matches = fault.method == method and path.partition("?")[0].endswith(fault.ending)
-            if matches and fault.times and fault.when():
+            name, _, query = path.partition("?")
+            matches = fault.method == method and name.endswith(fault.ending)
+            if matches and fault.times and re.search(fault.query, query) and fault.when():
                 fault.times -= 1
                 return fault
         return None
