@@ -93,7 +93,7 @@ def post_crawl_plans(size: float, inputs: Table) -> list[PostCrawlPlan]:
     rows = per_file / rates["bytes_per_capture"] * rates["state_bytes_per_capture"]
     plans = []
     for instance in inputs["instance"]:
-        cores, network = instance["cores"], instance["gbps"] * 1024**3 / 8
+        cores, network = instance["cores"], instance["gbps"] * 1e9 / 8
         seconds = {"resolve": costs.captures / (cores * rates["resolve_rows_per_core_s"])}
         for step, count in moved.items():
             work = {"rewrite": size, "verify": size + written}.get(step, count)  # as measured

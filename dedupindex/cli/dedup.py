@@ -144,7 +144,7 @@ def command(
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
-    commands = _next(report, sources, out)
+    commands = _next(report, sources, out, chosen.spark)
     _print_report(report, options["index"], sent, commands, sources, in_store=bool(in_store))
     status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
     if html is not None:  # last: the report is printed even if the page cannot be written
@@ -417,7 +417,9 @@ def _undo(report: DedupReport) -> Iterator[str]:
         yield f"or discard the removed records for good: bin/rewrite {plan} --commit"
 
 
-def _next(report: DedupReport, sources: tuple[str, ...], out: Path | str | None) -> list[str]:
+def _next(
+    report: DedupReport, sources: tuple[str, ...], out: Path | str | None, spark: str
+) -> list[str]:
     """Return the commands that verify a run once more and undo it."""
     if report.dry_run or out is None:
         return [as_called(line) for line in _undo(report)]
@@ -427,5 +429,6 @@ def _next(report: DedupReport, sources: tuple[str, ...], out: Path | str | None)
     lines = [undo] if report.revisits else []
     if len(sources) == 1 or (len(sources) <= _FOLDERS and all(map(os.path.isdir, sources))):
         last = f"{result} {_originals(report)}".rstrip()
+        last += f" --spark {shlex.quote(spark)}" if spark else ""
         lines[:0] = [f"{_VERIFY}bin/verify --against {shlex.quote(one)} {last}" for one in sources]
     return [as_called(printable(line)) for line in lines]

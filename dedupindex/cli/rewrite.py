@@ -24,6 +24,7 @@ from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls, container_urls
 from dedupindex.post_crawl.reasons import WORDS
+from dedupindex.post_crawl.rewrite.compare_pair import ORIGINAL_ELSEWHERE
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, discard_unfinished
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
@@ -113,8 +114,8 @@ def command(
 ) -> int:
     """Turn the copies in PLAN into revisits; everything else is copied byte for byte.
 
-    Each copy is read again and compared with its original. Files that are damaged, changed since
-    the scan or still being written are left alone and named; the exit status is then 7.
+    Each copy is read again and compared with its original. Files that have changed, cannot be read
+    or are still being written are left alone and named (status 7). Damaged files stay as they are.
     """
     if [out is not None, options["in_place"], undo, discard].count(True) != 1:
         raise click.UsageError("give one of --out, --in-place, --undo and --commit")
@@ -265,6 +266,12 @@ def _rewrite(
     print_result({**totals.as_json(), **sent.as_json()}, lines)
     if found.trusted:
         say(singular(f"{found.trusted:,} revisits of originals that were not read: {_TRUSTED}"))
+    elsewhere = found.refused[ORIGINAL_ELSEWHERE]
+    if elsewhere and job.out is not None and not job.urls.reads_elsewhere:
+        say(
+            singular(f"warning: {elsewhere:,} captures stay whole: their originals are on other ")
+            + "hosts. Give --base-url, --urls or --trust-manifests, and another --out"
+        )
     if found.elsewhere:
         say(f"the first original of another host that could not be read: {found.elsewhere}")
     return Damaged.exit_status if totals.left else 0
@@ -441,7 +448,11 @@ def _undo_objects(
     sent: CountedRequests, *, dry: bool = False,
 ) -> int:  # fmt: skip
     if not (tasks or not_restorable):
-        say(f"there is nothing to undo below {', '.join(map(redacted, places))}")
+        say(
+            f"there is nothing to undo below {', '.join(map(redacted, places))}: nothing was "
+            "rewritten there in place, or all of it was undone or committed (what was committed in "
+            "a store cannot be restored from it)"
+        )
     with restoring(tasks, processes) as results, show_progress() as progress:
         shown = finished(results, "checking" if dry else "restoring", len(tasks), progress)
         return print_restored(chain(not_restorable, shown), sent, dry=dry)

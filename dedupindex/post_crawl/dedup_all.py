@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.index import open_index
-from dedupindex.object_store import is_remote, local
+from dedupindex.object_store import is_remote, list_directory, local
 from dedupindex.post_crawl.dedup_report import NO_ARCHIVE, DedupReport, by_host, host_lines
 from dedupindex.post_crawl.estimate_duplicates import (
     DuplicateEstimate,
@@ -121,6 +121,8 @@ def dedup(
         raise nothing_found(sources)
     if options.out is not None:
         check_names(files, options.out, found.searched, options.store)
+        if options.store:  # a mistake in the address shows before everything is read
+            next(list_directory(options.store), None)
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             return _DedupRun(found, options, work, say, on_progress).report()

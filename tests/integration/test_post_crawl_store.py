@@ -499,6 +499,8 @@ def test_refusals(stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["convert", stored.warcs, "--to", "gzip", "--out", f"{url}/x", "--cdxj", state], 2,
          "--cdxj and"),
         (["export", "--cdx", tmp_path, "--out", f"{url}/x"], 2, "only --self-contained"),
+        (["dedup", stored.warcs, "--out", f"{url}-typo/x", "--state", state, "--dry-run"], 4,
+         "-typo/x cannot be listed: The specified bucket does not exist"),
     ):  # fmt: skip
         code, _, messages = ended(*words)
         assert code == status and message in messages, messages

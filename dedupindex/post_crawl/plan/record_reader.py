@@ -44,6 +44,11 @@ class ContainerUrls(NamedTuple):
     host: str = ""  # the name of this machine, if containers have hosts
     trusted: bool = False  # files of other hosts are not read: their manifests are believed
 
+    @property
+    def reads_elsewhere(self) -> bool:
+        """Whether originals of other hosts can be read, or need not be."""
+        return bool(self.bases or self.listed or self.trusted)
+
     def is_here(self, container: ManifestContainer) -> bool:
         """Whether the path of a container is one of this machine."""
         return container.host in ("", self.host)

@@ -250,7 +250,8 @@ def bind_state(state: Path, store: str) -> None:
     """
     path = state / DIRECTORY / STORE_FILE
     before = path.read_text() if path.exists() else ""
-    if before != store and (before or any((state / DIRECTORY).glob("*.jsonl"))):
+    kept = {file.name for file in (state / DIRECTORY).glob("*" if before else "*.jsonl")}
+    if before != store and kept - {"lock", STORE_FILE}:  # else a run failed before it wrote
         raise SettingsConflict(
             f"{state} has the journals of results in {before or 'the directory itself'}, not in "
             f"{store or 'the directory itself'}: name another directory"

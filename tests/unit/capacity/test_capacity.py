@@ -195,7 +195,7 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
 
     slow = rates.read_text().replace("gbps = 8", "gbps = 0.08")
     rates.write_text(slow)
-    network = 0.08 * 1024**3 / 8
+    network = 0.08 * 1e9 / 8
     found = json.loads(typed("plan", "--post-crawl", "1e12", "--rates", rates, "--json")[0])
     hours = found["post_crawl"][0]["plans"][0]["hours"]
     assert hours["rewrite"] == pytest.approx(2.8e12 / network / 3600)

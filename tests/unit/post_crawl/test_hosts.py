@@ -104,8 +104,11 @@ def test_one_plan_of_two_machines_with_one_layout(
     assert [hosts[one.original.container] for one in opened.copies(2)] == ["a"] * 4 + ["b"]
 
     machines.be("b")
-    status, found = run("rewrite", plan, "--host", "b", "--out", top / "whole")
-    assert (status, found["revisits"], found["refused"]) == (0, 1, {"original-elsewhere": 4})
+    assert main(["rewrite", str(plan), "--host", "b", "--out", str(top / "whole"), "--json"]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert (found["revisits"], found["refused"]) == (1, {"original-elsewhere": 4})
+    assert "warning: 4 captures stay whole: their originals are on" in printed.err
     monkeypatch.setattr(stores, "_FIRST_WAIT", 0.001)
     assert main(["rewrite", str(plan), "--host", "b", "--out", str(top / "none"),
                  "--base-url", "http://127.0.0.1:1/warcs"]) == 4  # fmt: skip
