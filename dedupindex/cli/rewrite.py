@@ -373,7 +373,9 @@ def print_restored(
     for result in results:
         counts["files"] += 1
         counts["archives"] += is_named(Path(result.name))
-        counts["records_existing" if result.state == "existing" else "records"] += result.records
+        if result.state != "left_alone":  # else nothing was written of its records
+            existed = result.state == "existing"
+            counts["records_existing" if existed else "records"] += result.records
         counts[result.state] += 1
         named_records += _print_records(result, counts, _MOST_NAMED - len(named_records))
         if result.problem:
