@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -165,7 +166,8 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
         raise click.UsageError("--empty takes an INDEX only")
     if not sources and not options["empty"]:
         adds = [f"--{name} " for name in ("add", "replace", "reread") if options[name]]
-        typed = f"SOURCE... {where}" if (where / FILE).exists() else f"{where} my-index"
+        named = shlex.quote(str(where))
+        typed = f"SOURCE... {named}" if (where / FILE).exists() else f"{named} my-index"
         typed = "".join(adds) + typed
         raise click.UsageError(f"give the sources, then the index: bin/index {typed}")
     if str(where) == "-":
@@ -319,7 +321,7 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path, crawl: st
         "reported_by_crawls": built.reported,
         "disproved_reports": built.disproved,
     }
-    text = _text_of(built, sources, printable(index_name(index)))
+    text = _text_of(built, sources, printable(shlex.quote(index_name(index))))
     print_result(content, text, _notes(built, sources, index, crawl))
     return status_7(_left_out(built)) if built.problems else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -123,6 +124,11 @@ def suggesting_crawls(index: Path, crawl: str) -> Iterator[None]:
     try:
         yield
     except UnknownCrawl:
+        if crawl in crawl_names(index):
+            raise UnknownCrawl(
+                f"crawl {crawl!r} is known from its WARCs only, which answer every lookup: leave "
+                f"--crawl out. bin/list --of-crawl {shlex.quote(crawl)} lists its originals"
+            ) from None
         store = open_store(index)
         if store is None:
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from difflib import get_close_matches
@@ -247,7 +248,7 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
     """Yield a line for each name that was not found, with what may be wrong with it."""
     crawls, files = set[str](), dict[str, str]()
     for name in absent:
-        hint = _hint(kind, name, found)
+        hint = _hint(index, kind, name, found)
         if not hint and kind is TargetKind.CRAWL:
             crawls = crawls or crawl_names(index) - {""}
             hint = f" ({suggestion(name, sorted(crawls))})"
@@ -268,7 +269,7 @@ def _stem(name: str) -> str:
     return _SUFFIX.sub("", last_name(name))
 
 
-def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
+def _hint(index: Path, kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
     """Return what may be wrong with a name that was not found; nothing is guessed."""
     if kind is TargetKind.CONTAINER and name in found.unindexed:
         return " (it was read, and nothing of it is in the index: only responses are)"
@@ -280,7 +281,8 @@ def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
         return f" (did you mean {full}?)"
     if kind is TargetKind.URL and (found_host := counted_host(name.encode())):
         host = printable(found_host.decode("utf-8", "backslashreplace"))
-        return as_called(f" (URLs are exact: bin/list INDEX --host {host} lists those of its host)")
+        command = f"bin/list {shlex.quote(str(index))} --host {host}"
+        return as_called(f" (URLs are exact: {command} lists those of its host)")
     if kind is TargetKind.HOST and (host := meant_host(name)):
         return f" (--host takes {host})"
     if kind in (TargetKind.CONTAINER, TargetKind.CRAWL) and has_magic(name):

@@ -143,8 +143,8 @@ def command(
 ) -> int:
     """Report what a crawl of INDEX saved, or what the crawl in SOURCE would have saved.
 
-    The report is by strategy and by group. With --against it counts duplicates of what INDEX has,
-    not repeats within SOURCE: bin/dedup --dry-run counts those.
+    The report is by strategy and by group. With --against it counts duplicates of what INDEX has
+    from before each capture, not repeats within SOURCE: bin/dedup --dry-run counts those.
     """
     sources = [*options["against"], *more]
     if not sources and not options["crawl"]:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import Command, count_lines, file_lines, print_result, say
-from dedupindex.cli.options import PATH, flag, option, results_of, shared_options
+from dedupindex.cli.options import PATH, flag, option, results_of, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj, write_offsets
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
@@ -65,6 +65,7 @@ _REPLACED = (
     "bin/impact and bin/purge do not know the revisits. It also reads files again that were purged "
     "with --container or --crawl"
 )
+_RESTORED = "next: an index that has these files is outdated: bin/index --replace FILE... INDEX"
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    # only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
@@ -297,7 +298,10 @@ def undo_all(
         results = side_by_side(restore_file, None, tasks, processes)
         with show_progress() as progress:
             shown = finished(results, "restoring", len(tasks), progress)
-            return print_restored(chain(not_restorable, shown))
+            status = print_restored(chain(not_restorable, shown))
+        if tasks and not wants_json():
+            click.echo(as_called(_RESTORED))
+        return status
 
 
 def _rewritten(containers: Containers) -> Undoable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,15 +136,15 @@ def _check_exposure(
     index: Path, host: str, for_all: bool, log: Callable[[str], None], chosen: dict[str, Any]
 ) -> None:
     """Raise `BadInput` if anyone could write to the index without --open."""
-    private, tokens = chosen["private"], read_tokens(index)
+    private, tokens, named = chosen["private"], read_tokens(index), shlex.quote(str(index))
     if private and not tokens:
-        raise BadInput(f"--private needs a token: bin/token {index} --add NAME --role read")
+        raise BadInput(f"--private needs a token: bin/token {named} --add NAME --role read")
     if host in _LOOPBACK:
         return
     if not tokens and not for_all:
         raise BadInput(
             f"{host} is not loopback, and anyone who reaches it could write to the index: make a "
-            f"token with bin/token {index} --add NAME, or say --open"
+            f"token with bin/token {named} --add NAME, or say --open"
         )
     if not private:
         log(f"{host} is not loopback: anyone who reaches this address may look up captures")

@@ -92,9 +92,9 @@ class ReportFilter:
 
 
 ALREADY_INDEXED = (
-    "the index already has captures of this crawl, added or reported by its crawler: they are not "
-    "counted as their own duplicates, but as originals of later captures of the crawl; an exact "
-    "report is made before that"
+    "the index already has captures of this crawl (added, reported by its crawler, or read from "
+    "a copy): they are not counted as their own duplicates, but as originals of later captures of "
+    "the crawl; an exact report is made before that"
 )
 NOT_INDEXED = (
     "without an original and of media types that the index refuses (--mime {}): {}. Shares count "

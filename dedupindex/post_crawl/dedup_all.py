@@ -72,6 +72,11 @@ from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find,
 
 _HOSTS, _ALL_HOSTS = "revisits-by-host.jsonl", "hosts.jsonl"
 _SHOWN = 20  # hosts of a report
+_UNDO_DATA = (
+    "warning: {0} has the undo data of earlier runs ({0}/.rewrite), which the results do not get: "
+    "keep {0} to restore those records, or restore them first with bin/undedup {1} --out OTHER and "
+    "run bin/dedup OTHER"
+)
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,8 @@ def dedup(
         check_names(files, options.out, found.searched, options.store)
         if options.store:  # a mistake in the address shows before everything is read
             next(list_directory(options.store), None)
+        for root in filter(_has_undo_data, roots):
+            say(_UNDO_DATA.format(root, shlex.quote(root)))
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             return _DedupRun(found, options, work, say, on_progress).report()
@@ -170,6 +177,12 @@ def estimate(
             )
             estimated = estimate_duplicates(database, drawn, len(files), total, options.criteria)
         return replace(estimated, sampled_captures=report.captures, left=report.left)
+
+
+def _has_undo_data(root: str) -> bool:
+    """Return whether an earlier run has rewritten files in a directory of sources."""
+    directory = Path(root) / DIRECTORY
+    return any(any(directory.glob(kind)) for kind in ("*.jsonl", "*.committed"))
 
 
 def _check_in_place(sources: list[str], options: DedupOptions) -> None:

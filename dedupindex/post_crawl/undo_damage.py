@@ -30,6 +30,8 @@ from dedupindex.post_crawl.rewrite.journal import (
     JournalEntry,
     names_of,
     record_key,
+    referrer_at,
+    referrer_below,
     summary,
 )
 from dedupindex.post_crawl.rewrite.revisit_record import END, headers_before, is_written
@@ -106,17 +108,13 @@ def known_hosts(directories: Iterable[Path]) -> set[str]:
 
 def is_rewritten(path: Path) -> bool:
     """Whether an original is protected for a revisit in a file: then a run wrote revisits there."""
-    referrer = _referrer(path)
-    for directory, _ in names_of(path):
+    at = referrer_at(path)
+    for directory, name in names_of(path):
         with suppress(OSError):  # it has no undo data
             changed = (directory / DIRECTORY).stat().st_mtime_ns
-            if referrer in _referrers(directory, changed):
+            if not _referrers(directory, changed).isdisjoint((at, referrer_below(name))):
                 return True
     return False
-
-
-def _referrer(path: Path) -> bytes:
-    return blake3.blake3(os.fsencode(os.path.realpath(path))).digest(_HASH)
 
 
 @lru_cache(64)
@@ -137,12 +135,12 @@ def _protected(directory: Path) -> Iterator[bytes]:
 
 def _protected_for(path: Path) -> frozenset[bytes]:
     """Return the `record_key`s of originals that are protected for revisits in a file."""
-    referrer = _referrer(path)
+    at = referrer_at(path)
     return frozenset(
         entry[:_HASH]
-        for directory, _ in names_of(path)
+        for directory, name in names_of(path)
         for entry in _protected(directory)
-        if entry.endswith(referrer)
+        if entry[_HASH:] in (at, referrer_below(name))
     )
 
 

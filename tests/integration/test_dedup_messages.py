@@ -381,3 +381,24 @@ def test_hints_work_in_the_directory_where_the_command_was_called(
     assert " bin/" not in said
     monkeypatch.chdir(ROOT)
     assert f"undo: bin/rewrite '{tmp_path}" in typed("dedup", tmp_path / "my old", "--in-place")[0]
+
+
+def test_what_a_moved_archive_has_undone_protects_nothing(archive: Path) -> None:
+    """The archive may become as small again as it was before it was moved."""
+    report = json.loads(typed("dedup", archive, "--in-place", "--json")[0])
+    moved = archive.rename(archive.with_name("moved"))
+    before = json.loads(typed("undedup", moved, "--in-place", "--json")[0])
+    assert before["exact"] and not list((moved / DIRECTORY).glob("*.pins"))
+    again = json.loads(typed("dedup", moved, "--in-place", "--json")[0])
+    assert again["revisits"] == report["revisits"] > 0 and again["refused"] == report["refused"]
+    out, _ = typed("undedup", moved, "--in-place")
+    assert "next: an index that has these files is outdated: " in out
+
+
+def test_results_of_what_was_rewritten_before_have_no_undo_data_of_that(archive: Path) -> None:
+    out, again = archive.with_name("out"), archive.with_name("again")
+    typed("dedup", archive, "--in-place")
+    said = typed("dedup", archive, "--out", out)[1]
+    assert f"warning: {archive} has the undo data of earlier runs ({archive}/.rewrite), " in said
+    typed("undedup", archive, "--out", again)
+    assert "undo data" not in typed("dedup", again, "--out", archive.with_name("last"))[1]

@@ -14,7 +14,8 @@ what an interrupted run left, and is ignored.
 
 A plan knows the revisits of its own set only. So each run first protects what its revisits refer
 to, by entries of 32 bytes in the KEY.pins of the file with the original: a hash of the original's
-URL and date, then a hash of the path of the revisit's file. A protected record never becomes a
+URL and date, then a hash that names the revisit's file: by its name below the directory if both
+files are in it, so that it may be moved, else by its path. A protected record never becomes a
 revisit. The journal, still under its temporary name, is on disk before such an entry is: so the
 entries of a run that was killed are found and removed, as those of a run that is undone.
 """
@@ -69,12 +70,14 @@ def protect(directory: Path, name: str, records: Mapping[OriginalFile, Set[bytes
 
     Raises `Untouched` if an original outside of the set is being rewritten or was replaced.
     """
-    referrer = _referrer(directory, name)
     for original, keys in records.items():
-        data = b"".join(key + referrer for key in sorted(keys))
         root = Path(original.root) if original.root else directory
         path = _real_path(root, original.name)
-        inside = original.outside is None and path == protection_path(root, original.name)
+        is_named = path == protection_path(root, original.name)
+        inside = original.outside is None and is_named
+        both_here = not original.root and is_named
+        referrer = referrer_below(name) if both_here else referrer_at(directory / name)
+        data = b"".join(key + referrer for key in sorted(keys))
         try:
             with _unchanged(root / original.name, original.outside):
                 _append(path, data)
@@ -141,36 +144,43 @@ def names_of(path: Path) -> Iterator[tuple[Path, str]]:
 
 def unprotect(directory: Path, name: str, originals: Iterable[OriginalFile]) -> None:
     """Remove the entries of a file that has no revisits any more."""
-    referrer = _referrer(directory, name)
     for original in originals:
         if is_remote(original.root):
             continue
-        path = _real_path(Path(original.root) if original.root else directory, original.name)
+        path, referrers = _real_path(Path(original.root or directory), original.name), set[bytes]()
+        if not original.root and path == protection_path(directory, original.name):
+            referrers.add(referrer_below(name))
         try:
             if path.exists():
-                _remove(path, referrer)
+                _remove(path, {*referrers, referrer_at(directory / name)})
         except OSError as error:
             if error.errno not in _READ_ONLY:
                 raise
 
 
-def _remove(path: Path, referrer: bytes) -> None:
+def _remove(path: Path, referrers: Set[bytes]) -> None:
     part = path.with_name(path.name + ".part")
     with _locked(path) as file:
-        if all(entry.endswith(referrer) for entry in _entries(file)):
+        if all(entry[_HASH:] in referrers for entry in _entries(file)):
             path.unlink()
             part.unlink(missing_ok=True)
         else:
             with open(part, "wb") as rest:
-                rest.writelines(entry for entry in _entries(file) if not entry.endswith(referrer))
+                rest.writelines(one for one in _entries(file) if one[_HASH:] not in referrers)
                 rest.flush()
                 os.fsync(rest.fileno())
             os.replace(part, path)
     sync_directory(path.parent)
 
 
-def _referrer(directory: Path, name: str) -> bytes:
-    return blake3.blake3(os.fsencode(os.path.realpath(directory / name))).digest(_HASH)
+def referrer_at(path: Path) -> bytes:
+    """Return the hash that names a revisit's file by its path."""
+    return blake3.blake3(os.fsencode(os.path.realpath(path))).digest(_HASH)
+
+
+def referrer_below(name: str) -> bytes:
+    """Return the hash that names it by its name below the directory that has the entry."""
+    return blake3.blake3(b"./" + os.fsencode(name)).digest(_HASH)
 
 
 def _entries(file: BinaryIO) -> Iterator[bytes]:
@@ -368,7 +378,7 @@ def adopt(directory: Path, name: str, made: Path) -> None:
 
     As `JournalWriter`, first what its revisits refer to, then its journal, if it has revisits.
     """
-    journal, referrer = Journal(directory, name), _referrer(directory, name)
+    journal, referrer = Journal(directory, name), referrer_below(name)
     lines = made / DIRECTORY / journal.lines.name
     if journal.exists() and lines.exists() and filecmp.cmp(lines, journal.lines, shallow=False):
         return  # of an earlier run, which has recorded the same

@@ -431,6 +431,18 @@ def test_captures_of_one_second_are_not_originals_of_each_other(tmp_path: Path) 
         assert (content["digest"], content["handled"] - content["new"]) == (digest, digest)
 
 
+def test_a_crawl_that_is_known_from_its_files_is_not_denied(tmp_path: Path) -> None:
+    crawl, index = tmp_path / "x.cdx", tmp_path / "my index"
+    crawl.write_text(HEADER + cdx_line(1, 1, 5))
+    out, _ = typed("index", "--crawl", "november", crawl, index)
+    assert f"serve '{index}'    or: " in out
+    for words in (("list", index), ("lookup", index, "--digest", sha1(1))):
+        _, said = typed(*words, "--crawl", "november", status=4)
+        assert "crawl 'november' is known from its WARCs only" in said
+        assert "list --of-crawl november lists its originals" in said
+    assert " is known from " not in typed("list", index, "--crawl", "october", status=4)[1]
+
+
 def test_a_refused_build_leaves_no_trace(tmp_path: Path) -> None:
     warcs = tmp_path / "warcs"
     warcs.mkdir()

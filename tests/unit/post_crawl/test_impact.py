@@ -730,7 +730,7 @@ def test_nothing_found_is_reported_in_a_line(index: Path) -> None:
             ("--url", "http://example.com/*", "no wildcards: with --prefix"),
             ("--url", "http://no.example", "did you mean http://no.example/?"),
             ("--url", "no.example/a", "it has no scheme: did you mean http://no.example/a?"),
-            ("--url", "http://example.com/?q=1", "bin/list INDEX --host example.com lists those"),
+            ("--url", "http://example.com/?q=1", f"{index} --host example.com lists those"),
             ("--url", "urn:example:none", ""),
             ("--container", "ghost.warc.gz", ""),
             ("--host", "no.example", ""),
