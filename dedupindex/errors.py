@@ -15,6 +15,7 @@ Exit status 1 is a crash, 2 a usage error. A command that had to leave damaged i
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -28,6 +29,8 @@ SCRIPTS = _BIN if (_BIN / "setup").is_file() else None
 """The directory of the commands as scripts, in a checkout."""
 SHIPPED = _HERE.parent if SCRIPTS else _HERE
 """The directory that has conf/ and docs/: the checkout, or the installed package."""
+FOR_CLIENTS = "_DEDUPINDEX_FOR_CLIENTS"
+"""A variable of the environment of commands whose messages a server passes on."""
 RESTORE_OR_BUILD = "restore the index from a copy, or build it again in another directory"
 _OF_CHECKOUTS = "setup|test|cluster-demo|completion|bench|docs|lock"
 _COMMAND = re.compile(rf"(?<![\w/.-])bin/(?!(?:{_OF_CHECKOUTS})\b)(?=[a-z])")
@@ -59,7 +62,7 @@ def as_called(text: str) -> str:
     As `as_named`, but outside of the directory of the checkout they are called by their whole path.
     It is for what is shown where commands are typed: clients of the server need no such paths.
     """
-    if SCRIPTS is None or "bin/" not in text or _is_here(SCRIPTS):
+    if SCRIPTS is None or "bin/" not in text or FOR_CLIENTS in os.environ or _is_here(SCRIPTS):
         return as_named(text)
     return _SCRIPT.sub(partial(_whole_path, SCRIPTS), text)
 
@@ -73,7 +76,8 @@ def _is_here(scripts: Path) -> bool:
 
 def _whole_path(scripts: Path, found: re.Match[str]) -> str:
     path = scripts / found[1]
-    return shlex.quote(str(path)) if path.is_file() else found[0]
+    is_script = path.is_file() and not Path(found[0]).exists()  # not a file of the user's
+    return shlex.quote(str(path)) if is_script else found[0]
 
 
 def as_named(text: str) -> str:

@@ -19,7 +19,14 @@ from tempfile import TemporaryFile
 from threading import BoundedSemaphore
 from typing import IO, NamedTuple
 
-from dedupindex.errors import BadInput, Damaged, HasDependents, IndexUnavailable, SpotCheckFailed
+from dedupindex.errors import (
+    FOR_CLIENTS,
+    BadInput,
+    Damaged,
+    HasDependents,
+    IndexUnavailable,
+    SpotCheckFailed,
+)
 from server.responses import RequestError
 
 LONGEST = 60  # seconds of one
@@ -105,7 +112,7 @@ class Commands:
                     *("timeout", "-s", "KILL", str(LONGEST + _GRACE), "nice", "-n", "10"),
                     *(sys.executable, "-m", "dedupindex", *words),
                 ],
-                env={**os.environ, "PYTHONPATH": path},
+                env={**os.environ, "PYTHONPATH": path, FOR_CLIENTS: "1"},
                 stdin=stdin or subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

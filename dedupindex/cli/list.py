@@ -127,7 +127,8 @@ def suggesting_crawls(index: Path, crawl: str) -> Iterator[None]:
         if crawl in crawl_names(index):
             raise UnknownCrawl(
                 f"crawl {crawl!r} is known from its WARCs only, which answer every lookup: leave "
-                f"--crawl out. bin/list --of-crawl {shlex.quote(crawl)} lists its originals"
+                f"--crawl out. bin/list {shlex.quote(str(index))} --of-crawl {shlex.quote(crawl)} "
+                "lists its originals"
             ) from None
         store = open_store(index)
         if store is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -256,8 +257,8 @@ def _without_lookups(index: Path, crawl: str) -> UnknownCrawl:
         return UnknownCrawl(suggestion(crawl, names))
     return UnknownCrawl(
         f"crawl {crawl[:200]!r} is known from its WARCs only: it made no lookups that could be "
-        "reported; bin/list --of-crawl lists its originals, --compare NAME compares it with "
-        "another crawl"
+        f"reported; bin/list {shlex.quote(str(index))} --of-crawl {shlex.quote(crawl)} lists its "
+        "originals, --compare NAME compares it with another crawl"
     )
 
 

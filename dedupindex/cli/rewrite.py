@@ -299,7 +299,7 @@ def undo_all(
         with show_progress() as progress:
             shown = finished(results, "restoring", len(tasks), progress)
             status = print_restored(chain(not_restorable, shown))
-        if tasks and not wants_json():
+        if tasks and not status and not wants_json():
             click.echo(as_called(_RESTORED))
         return status
 

@@ -92,9 +92,9 @@ class ReportFilter:
 
 
 ALREADY_INDEXED = (
-    "the index already has captures of this crawl (added, reported by its crawler, or read from "
-    "a copy): they are not counted as their own duplicates, but as originals of later captures of "
-    "the crawl; an exact report is made before that"
+    "the index already has captures of this crawl (added, reported by its crawler, or of another "
+    "file that has them): they are not counted as their own duplicates, but as originals of later "
+    "captures of the crawl; an exact report is made before that"
 )
 NOT_INDEXED = (
     "without an original and of media types that the index refuses (--mime {}): {}. Shares count "
@@ -295,7 +295,7 @@ def _query(capture: Capture) -> Query:
         url=capture.url,
         as_of=capture.date,
         not_record=capture.record_id,
-        not_date=b"" if capture.record_id else capture.date,
+        accepts=partial(_is_another, capture),
     )
 
 
@@ -342,6 +342,10 @@ def _precedes(capture: Capture, original: Capture) -> bool:
     """Return whether an original comes before a capture in the order in which lookups prefer."""
     mine, theirs = sort_key(capture.date), sort_key(original.date)
     return (theirs, original.url) < (mine, capture.url)
+
+
+def _is_another(capture: Capture, original: Capture) -> bool:
+    return capture.url != original.url or not _is_same(capture, original)
 
 
 def _is_same(capture: Capture, other: Capture) -> bool:

@@ -180,9 +180,10 @@ def estimate(
 
 
 def _has_undo_data(root: str) -> bool:
-    """Return whether an earlier run has rewritten files in a directory of sources."""
-    directory = Path(root) / DIRECTORY
-    return any(any(directory.glob(kind)) for kind in ("*.jsonl", "*.committed"))
+    """Return whether an earlier run has rewritten files in a directory of sources, or above it."""
+    above = [] if is_remote(root) else [Path(root), *Path(root).parents]
+    kept = (one / DIRECTORY for one in above)
+    return any(any(one.glob(kind)) for one in kept for kind in ("*.jsonl", "*.committed"))
 
 
 def _check_in_place(sources: list[str], options: DedupOptions) -> None:

@@ -295,20 +295,23 @@ class _RecordTable:
         self._report.records = execute("SELECT count(*) FROM records WHERE chosen").fetchone()[0]
         query = "SELECT rowid FROM records WHERE chosen = ? AND to_id IS NOT NULL"
         revisits = execute(query, (1,)).fetchall()
-        while revisits:
+        while True:
             for (number,) in revisits:
                 self._choose_original(number)
+            execute(
+                "UPDATE records SET chosen = 2 WHERE NOT chosen AND rowid IN (SELECT (SELECT "
+                "info.rowid FROM records info WHERE info.file = one.file AND info.offset <= "
+                "one.offset AND info.info ORDER BY info.offset DESC LIMIT 1) FROM records one "
+                "WHERE one.chosen IN (1, 2))"
+            )
             execute(
                 "UPDATE records SET chosen = 2 WHERE NOT chosen AND (file, offset) IN "
                 "(SELECT file, offset FROM records WHERE chosen = 2)"
             )
             revisits = execute(query, (2,)).fetchall()
             execute("UPDATE records SET chosen = 3 WHERE chosen = 2")
-        execute(
-            "UPDATE records SET chosen = 3 WHERE rowid IN (SELECT (SELECT info.rowid FROM records "
-            "info WHERE info.file = one.file AND info.offset <= one.offset AND info.info "
-            "ORDER BY info.offset DESC LIMIT 1) FROM records one WHERE one.chosen)"
-        )
+            if not revisits:
+                break
 
     def spans(self) -> Iterator[_RecordSpan]:
         """Yield what is to be copied, by file and offset."""

@@ -77,11 +77,9 @@ def check_writable(path: Path) -> None:
 
 def _replaceable(path: Path) -> Path:
     """Return the file that a path leads to; raises `BadInput` if it is a device, say."""
-    if path.is_symlink():
-        path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
         raise BadInput(f"{path} is no regular file, and is not replaced")
-    return path
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
 
 
 def _beside(path: Path) -> Path:

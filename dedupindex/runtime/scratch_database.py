@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 from dedupindex.errors import DedupError
@@ -45,6 +44,6 @@ def open_scratch(path: Path | None = None, *, one_thread: bool = True) -> Scratc
 
 def _failure(error: sqlite3.OperationalError) -> DedupError:
     return DedupError(
-        f"the temporary files in {gettempdir()} cannot be written or read: {error}. Set TMPDIR to "
-        "a directory with more room, and run the command again"
+        f"temporary files cannot be written or read: {error}. Set TMPDIR to a directory with more "
+        "room, and run the command again"
     )

@@ -115,7 +115,7 @@ def test_an_index_is_built_added_to_and_asked_by_its_address(
         status, _, talk = run("index", cdx(tmp_path, 0, 20), *words)
         assert status == 6 and f"there is no index at {address} to add to" in talk
     status, out, _ = run("index", cdx(tmp_path, 0, 20), address)
-    assert status == 0 and f"bin/serve {address}" in out
+    assert status == 0 and f"bin/serve {shlex.quote(address)}" in out
     assert run("index", cdx(tmp_path, 20, 30), address)[0] == IndexExists.exit_status
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))  # as on another machine
     assert run("index", "--add", cdx(tmp_path, 20, 30), address)[0] == 0

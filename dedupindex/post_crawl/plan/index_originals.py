@@ -60,7 +60,7 @@ _NOT_READ = (
     "a POST is in their WARC files alone (bin/index --add these)"
 )
 _PACKED = (
-    "{:,} captures of the index are in WACZ files, and a revisit names records in WARC files only: "
+    "{:,} captures of the index are in WACZ files, and originals are read from WARC files only: "
     "they are no originals. To use them, unpack the WARCs in {} and add these to the index"
 )
 _NO_PATH = (

@@ -70,12 +70,13 @@ def protect(directory: Path, name: str, records: Mapping[OriginalFile, Set[bytes
 
     Raises `Untouched` if an original outside of the set is being rewritten or was replaced.
     """
+    is_here = _is_below(directory, name)
     for original, keys in records.items():
         root = Path(original.root) if original.root else directory
         path = _real_path(root, original.name)
         is_named = path == protection_path(root, original.name)
         inside = original.outside is None and is_named
-        both_here = not original.root and is_named
+        both_here = is_here and is_named and not original.root
         referrer = referrer_below(name) if both_here else referrer_at(directory / name)
         data = b"".join(key + referrer for key in sorted(keys))
         try:
@@ -115,10 +116,15 @@ def file_key(name: str) -> str:
 
 def _real_path(directory: Path, name: str) -> Path:
     """Return where the entries of a file are: beside it if a symbolic link leads to it."""
-    real = Path(os.path.realpath(directory / name))
-    if real == Path(os.path.realpath(directory), name):
+    if _is_below(directory, name):
         return protection_path(directory, name)
+    real = Path(os.path.realpath(directory / name))
     return protection_path(real.parent, real.name)
+
+
+def _is_below(directory: Path, name: str) -> bool:
+    """Return whether no link in its name leads to a file."""
+    return os.path.realpath(directory / name) == str(Path(os.path.realpath(directory), name))
 
 
 def protected(path: Path) -> set[bytes]:

@@ -31,6 +31,7 @@ from tests.support.captures import capture, sha1
 from tests.support.commands import typed
 from tests.support.paths import ROOT
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
+from tests.unit.post_crawl.test_index_originals import write
 
 
 def dedupindex(
@@ -419,6 +420,18 @@ def test_a_report_never_counts_a_capture_as_its_own_duplicate(
     assert (content["handled"], content["digest"], content["new"]) == (2, 1, 1)
 
 
+def test_a_record_is_not_the_duplicate_of_its_row_in_a_cdx(tmp_path: Path) -> None:
+    """The row states no record id."""
+    crawl, rows, index = tmp_path / "own.warc.gz", tmp_path / "own.cdx", tmp_path / "i"
+    write(crawl, 1, [b"a body of its own"])
+    typed("index", "--all", crawl, tmp_path / "first")
+    typed("export", "--cdx", tmp_path / "first", "--out", rows)
+    typed("index", "--all", rows, index)
+    content = json.loads(typed("report", index, "--against", crawl, "--json")[0])
+    assert (content["handled"], content["new"]) == (1, 1)
+    assert "already has captures" in content["warnings"][0]
+
+
 def test_captures_of_one_second_are_not_originals_of_each_other(tmp_path: Path) -> None:
     """A fast crawler fetches several copies in a second; all but one of them are duplicates."""
     crawl, other = tmp_path / "own.cdx", tmp_path / "other.cdx"
@@ -439,7 +452,7 @@ def test_a_crawl_that_is_known_from_its_files_is_not_denied(tmp_path: Path) -> N
     for words in (("list", index), ("lookup", index, "--digest", sha1(1))):
         _, said = typed(*words, "--crawl", "november", status=4)
         assert "crawl 'november' is known from its WARCs only" in said
-        assert "list --of-crawl november lists its originals" in said
+        assert f"list '{index}' --of-crawl november lists its originals" in said
     assert " is known from " not in typed("list", index, "--crawl", "october", status=4)[1]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.errors import FOR_CLIENTS, as_called
 from tests.conftest import MakeIndex
 from tests.support.captures import capture
 from tests.support.commands import ended, typed
@@ -351,3 +352,19 @@ def test_messages_count_one_thing_as_one(make_index: MakeIndex, tmp_path: Path) 
     single = make_index([capture(1)])
     out, _ = typed("index", "--check", single)
     assert out.endswith(": 1 original checked, no problem found\n")
+
+
+def test_commands_are_named_by_their_path_where_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, whole = "run bin/index again", f"run {ROOT}/bin/index again"
+    monkeypatch.chdir(ROOT)
+    assert as_called(text) == text
+    monkeypatch.chdir(tmp_path)
+    assert as_called(text) == as_called(whole) == whole
+    monkeypatch.setenv(FOR_CLIENTS, "1")  # they have no checkout
+    assert as_called(text) == text
+    monkeypatch.delenv(FOR_CLIENTS)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "index").write_text("")  # of the user
+    assert as_called(text) == text

@@ -28,6 +28,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     record_key,
     unprotect,
 )
+from dedupindex.post_crawl.undo_damage import is_rewritten
 from tests.support.rewriting import content, members
 from tests.support.warc_cases import response
 
@@ -162,6 +163,24 @@ def test_unprotect_keeps_the_protection_by_other_containers(tmp_path: Path) -> N
     assert len(protected(tmp_path / "deep" / "c")) == 2 and path.stat().st_size == 2 * 32
     unprotect(tmp_path, "b", [OriginalFile("", "deep/c")])
     assert not protected(tmp_path / "deep" / "c")
+
+
+def test_a_rewritten_file_is_known_where_it_is_and_after_a_move(tmp_path: Path) -> None:
+    """By its name, unless a link leads to it: then by its path."""
+    top = tmp_path / "top"
+    (top / "real").mkdir(parents=True)
+    (top / "link").symlink_to("real")
+    for name in ("o", "y", "real/x"):
+        (top / name).write_bytes(b"")
+    for name in ("y", "link/x"):
+        protect(top, name, {OriginalFile("", "o"): {record_key(b"http://1/", b"2020")}})
+    assert is_rewritten(top / "y") and is_rewritten(top / "real" / "x")
+    assert not is_rewritten(top / "o")
+    moved = top.rename(tmp_path / "moved")
+    assert is_rewritten(moved / "y")
+    for name in ("y", "link/x"):  # the path of the latter is another one now
+        unprotect(moved, name, [OriginalFile("", "o")])
+    assert len(protected(moved / "o")) == 1 and not is_rewritten(moved / "y")
 
 
 def test_a_repeated_run_records_nothing_twice_in_flat_memory(

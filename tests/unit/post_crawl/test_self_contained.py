@@ -132,6 +132,16 @@ def test_what_shares_the_member_of_an_original_brings_its_own(tmp_path: Path) ->
     assert gz(last) in (tmp_path / "one.warc.gz").read_bytes()
 
 
+def test_what_shares_the_member_of_a_warcinfo_brings_its_own(tmp_path: Path) -> None:
+    shared, last = tmp_path / "a.warc.gz", page(4, OTHER)
+    shared.write_bytes(gz(INFO + copy_of(2, 4, OTHER)) + gz(page(1)))
+    done = exported(
+        tmp_path, one(1), shared, write(tmp_path / "b.warc.gz", [last]), out="o.warc.gz"
+    )
+    assert (done.revisits, done.dangling) == (1, 0)
+    assert gz(last) in (tmp_path / "o.warc.gz").read_bytes()
+
+
 def test_revisits_of_the_profile_server_not_modified(tmp_path: Path) -> None:
     bare = {"Refers_To_Target_URI": None, "Refers_To_Date": None, "Payload_Digest": None}
     path = write(tmp_path / "a.warc.gz", [page(1), revisit(Profile=NOT_MODIFIED, **bare)])

@@ -23,6 +23,17 @@ def test_the_file_that_a_link_leads_to_is_replaced(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "there") == ["page.html"]
 
 
+def test_a_pipe_behind_a_link_of_the_kernel_is_not_replaced() -> None:
+    """The link of `/dev/stdout` leads to a name that does not exist."""
+    receiver, sender = os.pipe()
+    try:
+        with pytest.raises(BadInput, match="is no regular file"):
+            check_writable(Path(f"/proc/self/fd/{sender}"))
+    finally:
+        os.close(receiver)
+        os.close(sender)
+
+
 @pytest.mark.parametrize("is_link", [False, True])
 @pytest.mark.parametrize("change", [check_writable, lambda path: write_file(path, b"new")])
 def test_what_is_no_regular_file_is_not_replaced(
