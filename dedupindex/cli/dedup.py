@@ -39,7 +39,7 @@ from dedupindex.post_crawl.dedup_report import (
 from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate, parse_sample
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.sources.warc_files import find

@@ -25,11 +25,12 @@ from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls, container_urls
 from dedupindex.post_crawl.reasons import WORDS
 from dedupindex.post_crawl.rewrite.compare_pair import ORIGINAL_ELSEWHERE
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, discard_unfinished
+from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import (
     Restored,
     Undo,

@@ -28,7 +28,7 @@ from dedupindex.cli.sent_requests import sent_requests
 from dedupindex.cli.verify import PLACE
 from dedupindex.errors import BadInput, as_called
 from dedupindex.object_store import check_creatable, counted_requests, redacted
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
+from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.result_place import (
     NOT_IN_PLACE,
     StoredPath,
@@ -37,6 +37,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     store_of_state,
 )
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files, sets_below
 from dedupindex.post_crawl.undo_damage import index_originals, known_hosts
 from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, removing

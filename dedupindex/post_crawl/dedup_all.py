@@ -35,7 +35,6 @@ from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import Clock, ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.result_place import (
     STORE_FILE,
     ResultPlace,
@@ -49,6 +48,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
     outcome_of,
 )
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.update_index import ChangedFile, update_index
 from dedupindex.post_crawl.verify_results import VerifyJob, verify_containers
 from dedupindex.post_crawl.work_directory import WorkDirectory, work_directory, working

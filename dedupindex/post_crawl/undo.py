@@ -19,8 +19,9 @@ from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, FileBefore, Journal, name_of
+from dedupindex.post_crawl.rewrite.journal import FileBefore, Journal, name_of
 from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, place_of
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo_damage import RecordFinding, RecordRestorer, is_rewritten
 from dedupindex.post_crawl.undo_records import (
     OriginalFinder,

@@ -24,17 +24,10 @@ import blake3
 
 from dedupindex.digest import Hash, new_hash
 from dedupindex.errors import BadDigest, BadSource, Damaged
-from dedupindex.post_crawl.rewrite.journal import (
-    DIRECTORY,
-    Journal,
-    JournalEntry,
-    names_of,
-    record_key,
-    referrer_at,
-    referrer_below,
-    summary,
-)
+from dedupindex.post_crawl.rewrite.journal import Journal, JournalEntry, summary
+from dedupindex.post_crawl.rewrite.protection import record_key, referrer_at, referrer_below
 from dedupindex.post_crawl.rewrite.revisit_record import END, headers_before, is_written
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, names_of
 from dedupindex.post_crawl.undo_records import (
     LEVEL,
     OriginalFinder,

@@ -18,13 +18,7 @@ from typing import BinaryIO, NamedTuple
 from dedupindex.errors import BadSource, Damaged, DedupError
 from dedupindex.object_store import create_object, facts_or_none, is_object, replace_object
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
-from dedupindex.post_crawl.rewrite.journal import (
-    DIRECTORY,
-    FileAfter,
-    FileBefore,
-    Journal,
-    name_of,
-)
+from dedupindex.post_crawl.rewrite.journal import FileAfter, FileBefore, Journal, name_of
 from dedupindex.post_crawl.rewrite.stored_journal import (
     StoredJournal,
     download,
@@ -34,6 +28,7 @@ from dedupindex.post_crawl.rewrite.stored_journal import (
     roots_below,
     summary_of,
 )
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Restored
 from dedupindex.post_crawl.undo_records import (
     OriginalFinder,

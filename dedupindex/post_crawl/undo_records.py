@@ -20,15 +20,9 @@ import blake3
 
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.object_store import PartialCopy, is_remote
-from dedupindex.post_crawl.rewrite.journal import (
-    Journal,
-    JournalEntry,
-    OffsetMap,
-    entries,
-    names_of,
-    summary,
-)
+from dedupindex.post_crawl.rewrite.journal import Journal, JournalEntry, OffsetMap, entries, summary
 from dedupindex.post_crawl.rewrite.revisit_record import END
+from dedupindex.post_crawl.rewrite.undo_directory import names_of
 from dedupindex.runtime.atomic_replace import (
     Sink,
     Untouched,

@@ -15,7 +15,7 @@ from dedupindex.cli.dedup import _text_of
 from dedupindex.errors import BadInput, DedupError, SettingsConflict
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_report import DedupReport
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.work_directory import working
 from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import amount, singular

@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
+from dedupindex.post_crawl.rewrite.journal import journals
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from tests.support.post_crawl import Case, CommandResult, Run, tree, typed
 from tests.support.rewriting import records_of
 from tests.support.zstd_files import trained

@@ -24,7 +24,7 @@ from dedupindex.post_crawl.rewrite.compare_pair import (
     check_trusted,
     restores,
 )
-from dedupindex.post_crawl.rewrite.journal import record_key
+from dedupindex.post_crawl.rewrite.protection import record_key
 from dedupindex.runtime.atomic_replace import DrySink
 from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import Refused

@@ -34,7 +34,7 @@ from dedupindex.object_store import (
     remove_object,
 )
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.runtime.atomic_replace import (
     CopiedRange,
     Untouched,

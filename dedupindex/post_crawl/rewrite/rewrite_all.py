@@ -26,15 +26,8 @@ from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls
 from dedupindex.post_crawl.rewrite.check_copies import CheckedPart
-from dedupindex.post_crawl.rewrite.journal import (
-    DIRECTORY,
-    Journal,
-    discard_unfinished,
-    entries,
-    protect_for_others,
-    record_key,
-    summary,
-)
+from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished, entries, summary
+from dedupindex.post_crawl.rewrite.protection import protect_for_others, record_key
 from dedupindex.post_crawl.rewrite.result_place import bind_state, opened_source
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
@@ -47,6 +40,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
 from dedupindex.post_crawl.rewrite.rewrite_object import check_resumed_in_store, rewrite_object
 from dedupindex.post_crawl.rewrite.rewrite_on_spark import check_for_spark, rewrite_on_spark
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, locked_prefixes
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.runtime.atomic_replace import (
     FileSink,
     Untouched,

@@ -45,10 +45,8 @@ from dedupindex.post_crawl.rewrite.journal import (
     JournalSize,
     JournalWriter,
     entries,
-    names_of,
-    protected,
-    record_key,
 )
+from dedupindex.post_crawl.rewrite.protection import protected, record_key
 from dedupindex.post_crawl.rewrite.result_place import (
     ResultPlace,
     SharedRanges,
@@ -56,6 +54,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     opened_source,
     place_of,
 )
+from dedupindex.post_crawl.rewrite.undo_directory import names_of
 from dedupindex.runtime.atomic_replace import (
     ComparingSink,
     DrySink,

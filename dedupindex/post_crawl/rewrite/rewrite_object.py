@@ -19,12 +19,7 @@ from dedupindex.object_store import facts_or_none, is_object, remove_object, rep
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import Planned
 from dedupindex.post_crawl.rewrite.check_copies import Replacement
-from dedupindex.post_crawl.rewrite.journal import (
-    DIRECTORY,
-    FileBefore,
-    Journal,
-    JournalWriter,
-)
+from dedupindex.post_crawl.rewrite.journal import FileBefore, Journal, JournalWriter
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     FileRewriter,
     RewriteJob,
@@ -43,6 +38,7 @@ from dedupindex.post_crawl.rewrite.stored_journal import (
     makes_old_file,
     summary_of,
 )
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.runtime.atomic_replace import FileSink, Untouched
 
 _READS = 3  # of an object, before it is said to be another than expected

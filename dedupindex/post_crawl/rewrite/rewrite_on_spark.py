@@ -17,13 +17,14 @@ from typing import NamedTuple
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.object_store import task_rows
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, adopt
+from dedupindex.post_crawl.rewrite.journal import adopt
 from dedupindex.post_crawl.rewrite.result_place import check_in_stores
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
     RewriteOutcome,
     rewrite_container,
 )
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 _BESIDE = f"{DIRECTORY}-"  # beginning of the names of directories with journals that arrive

@@ -35,14 +35,8 @@ from dedupindex.object_store import (
     remove_object,
 )
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
-from dedupindex.post_crawl.rewrite.journal import (
-    DIRECTORY,
-    FileAfter,
-    FileBefore,
-    Journal,
-    OffsetMap,
-    file_key,
-)
+from dedupindex.post_crawl.rewrite.journal import FileAfter, FileBefore, Journal, OffsetMap
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, file_key
 from dedupindex.runtime.atomic_replace import Untouched, hash_of
 
 _READ = 8 << 20  # bytes

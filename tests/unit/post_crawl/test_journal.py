@@ -15,19 +15,21 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite import journal as journals
 from dedupindex.post_crawl.rewrite.journal import (
-    DIRECTORY,
     FileBefore,
     Journal,
     JournalEntry,
     JournalWriter,
-    OriginalFile,
     discard_unfinished,
+)
+from dedupindex.post_crawl.rewrite.protection import (
+    OriginalFile,
     protect,
     protected,
     protection_path,
     record_key,
     unprotect,
 )
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo_damage import is_rewritten
 from tests.support.rewriting import content, members
 from tests.support.warc_cases import response

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from tests.support.rewriting import (
     EARLY,
     LATE,

@@ -16,15 +16,10 @@ from typing import Any
 import pytest
 
 from dedupindex.errors import DedupError, IndexBusy
-from dedupindex.post_crawl.rewrite.journal import (
-    DIRECTORY,
-    Journal,
-    discard_unfinished,
-    journals,
-    protected,
-    record_key,
-)
+from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished, journals
+from dedupindex.post_crawl.rewrite.protection import protected, record_key
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Undo, commit, restore
 from dedupindex.runtime.files import exclusive
 from tests.support.rewriting import FakePlan, content, members, records_of, run, small_set, total

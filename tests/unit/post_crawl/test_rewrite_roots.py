@@ -12,9 +12,10 @@ import pytest
 
 from dedupindex.errors import DedupError, IndexBusy
 from dedupindex.post_crawl.rewrite import rewrite_file
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
+from dedupindex.post_crawl.rewrite.journal import journals
 from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, rewrite_container
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Undo, restore
 from dedupindex.runtime import atomic_replace
 from dedupindex.runtime.atomic_replace import (

@@ -7,8 +7,9 @@ from pathlib import Path
 from random import Random
 
 from dedupindex.cli import main
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
+from dedupindex.post_crawl.rewrite.journal import journals
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Undo, commit, restore
 from tests.support.rewriting import FakePlan, members, records_of, run, small_set, total
 from tests.support.warc_cases import response

@@ -12,8 +12,9 @@ from random import Random
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
+from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from tests.support.post_crawl import typed
 from tests.support.rewriting import FakePlan, members, run, small_set
 from tests.support.warc_cases import response
