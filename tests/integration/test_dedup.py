@@ -518,7 +518,10 @@ def test_captures_that_an_index_did_not_read_are_reported(
     write(tmp_path / "set/y.warc.gz", 2, [body])
     argv = ["dedup", str(tmp_path / "set"), "--out", str(tmp_path / "out")]
     assert main([*argv, "--index", str(index_of(tmp_path, row))]) == 0
-    assert "1 capture known only from a CDX" in capsys.readouterr().err
+    assert (
+        "known only from a CDX, a log or a crawler, which are no originals: 1. "
+        in capsys.readouterr().err
+    )
 
 
 def test_a_record_of_warc_1_0_names_no_fraction_of_a_second(tmp_path: Path, dedup: Dedup) -> None:

@@ -37,7 +37,7 @@ from dedupindex.post_crawl.plan.index_references import IndexReferences, real_pa
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted, write_parquet
 from dedupindex.runtime.progress import Say, watched
-from dedupindex.runtime.tables import names_text, singular
+from dedupindex.runtime.tables import names_text
 from dedupindex.timestamps import digits_of_date, sort_key
 from dedupindex.urlkey import urlkey
 from dedupindex.warc.reader import read
@@ -56,16 +56,16 @@ _NO_URL_LIST = (
     "an original and the other is not in this set, replay may show the other"
 )
 _NOT_READ = (
-    "{:,} captures known only from a CDX, a log or a crawler are no originals: whether they answer "
-    "a POST is in their WARC files alone (bin/index --add these)"
+    "captures known only from a CDX, a log or a crawler, which are no originals: {:,}. Whether "
+    "they answer a POST is in their WARC files alone (bin/index --add these)"
 )
 _PACKED = (
-    "{:,} captures of the index are in WACZ files, and originals are read from WARC files only: "
-    "they are no originals. To use them, unpack the WARCs in {} and add these to the index"
+    "captures in WACZ files, which are no originals, as these are read from WARC files only: {:,}. "
+    "To use them, unpack the WARCs in {} and add these to the index"
 )
 _NO_PATH = (
-    "{:,} captures of the index are in files of which it knows the name only, and no source has "
-    "that name: they are no originals. bin/index --add these files: {}"
+    "captures in files of which the index knows the name only, which are no originals, as no "
+    "source has that name: {:,}. bin/index --add these files: {}"
 )
 _NAMED = 3  # files
 Form = tuple[Any, ...]  # values of the columns that make payloads equal, without the digest
@@ -190,13 +190,13 @@ class _IndexOriginalFinder:
         if self._no_url_list:
             yield _NO_URL_LIST
         if self._not_read:
-            yield singular(_NOT_READ.format(self._not_read))
+            yield _NOT_READ.format(self._not_read)
         if self._packed:
             files = names_text(sorted(self._packed), _NAMED)
-            yield singular(_PACKED.format(self._packed.total(), files))
+            yield _PACKED.format(self._packed.total(), files)
         if self._no_path:
             files = names_text(sorted(self._no_path), _NAMED)
-            yield singular(_NO_PATH.format(self._no_path.total(), files))
+            yield _NO_PATH.format(self._no_path.total(), files)
 
     def originals(
         self, digest: Digest, text: bytes, forms: set[Form]

@@ -617,7 +617,7 @@ def test_a_crawl_is_dropped_unless_the_index_has_it(tmp_path: Path) -> None:
             lifecycle.commit(writing, "committed")
             for name in ("open", "committed", "open"):
                 assert lifecycle.drop(writing, name).state is CrawlState.CANCELLED
-            with pytest.raises(CrawlEnded, match="bin/purge --crawl merged"):
+            with pytest.raises(CrawlEnded, match="bin/purge INDEX --crawl merged"):
                 lifecycle.drop(writing, "merged")
             with pytest.raises(UnknownCrawl):
                 lifecycle.drop(writing, "none")
