@@ -25,7 +25,12 @@ import blake3
 from dedupindex.digest import Hash, new_hash
 from dedupindex.errors import BadDigest, BadSource, Damaged
 from dedupindex.post_crawl.rewrite.journal import Journal, JournalEntry, summary
-from dedupindex.post_crawl.rewrite.protection import record_key, referrer_at, referrer_below
+from dedupindex.post_crawl.rewrite.protection import (
+    entries_in,
+    record_key,
+    referrer_at,
+    referrer_below,
+)
 from dedupindex.post_crawl.rewrite.revisit_record import END, headers_before, is_written
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, names_of
 from dedupindex.post_crawl.undo_records import (
@@ -51,7 +56,6 @@ from dedupindex.warc.window import open_window
 
 _HELD = 1 << 23  # bytes of a payload above which it is in a temporary file
 _PIECE = 1 << 18
-_HASH = 16  # bytes, see `journal`
 _UNPROVEN = (
     "its payload has the digest that the revisit states, but nothing in the undo data proves its "
     "WARC header"
@@ -116,24 +120,17 @@ def _referrers(directory: Path, _: int) -> frozenset[bytes]:
 
     A run or an undo changes the time of the directory, which is the second argument.
     """
-    return frozenset(entry[_HASH:] for entry in _protected(directory))
-
-
-def _protected(directory: Path) -> Iterator[bytes]:
-    for pins in sorted((directory / DIRECTORY).glob("*.pins")):
-        with suppress(OSError), open(pins, "rb") as file:
-            while len(entry := file.read(2 * _HASH)) == 2 * _HASH:
-                yield entry
+    return frozenset(referrer for _, referrer in entries_in(directory))
 
 
 def _protected_for(path: Path) -> frozenset[bytes]:
     """Return the `record_key`s of originals that are protected for revisits in a file."""
     at = referrer_at(path)
     return frozenset(
-        entry[:_HASH]
+        key
         for directory, name in names_of(path)
-        for entry in _protected(directory)
-        if entry[_HASH:] in (at, referrer_below(name))
+        for key, referrer in entries_in(directory)
+        if referrer in (at, referrer_below(name))
     )
 
 

@@ -43,14 +43,14 @@ def protect(directory: Path, name: str, records: Mapping[OriginalFile, Set[bytes
 
     Raises `Untouched` if an original outside of the set is being rewritten or was replaced.
     """
-    is_here = _is_below(directory, name)
+    at, is_here = referrer_at(directory / name), _is_below(directory, name)
     for original, keys in records.items():
         root = Path(original.root) if original.root else directory
         path = _real_path(root, original.name)
         is_named = path == protection_path(root, original.name)
         inside = original.outside is None and is_named
         both_here = is_here and is_named and not original.root
-        referrer = referrer_below(name) if both_here else referrer_at(directory / name)
+        referrer = referrer_below(name) if both_here else at
         data = b"".join(key + referrer for key in sorted(keys))
         try:
             with _unchanged(root / original.name, original.outside):
@@ -103,6 +103,18 @@ def protected(path: Path) -> set[bytes]:
     return found
 
 
+def entries_in(directory: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the `record_key` and the referrer of each entry in a directory that can be read."""
+    for path in _files_in(directory):
+        with suppress(OSError):
+            for entry in _entries_of(path):
+                yield entry[:_HASH], entry[_HASH:]
+
+
+def _files_in(directory: Path) -> list[Path]:
+    return sorted((directory / DIRECTORY).glob("*.pins"))
+
+
 def _entries_of(path: Path) -> Iterator[bytes]:
     if path.exists():
         with open_for_reading(path) as file:
@@ -111,15 +123,15 @@ def _entries_of(path: Path) -> Iterator[bytes]:
 
 def unprotect(directory: Path, name: str, originals: Iterable[OriginalFile]) -> None:
     """Remove the entries of a file that has no revisits any more."""
+    at, below = referrer_at(directory / name), referrer_below(name)
     for original in originals:
         if is_remote(original.root):
             continue
-        path, referrers = _real_path(Path(original.root or directory), original.name), set[bytes]()
-        if not original.root and path == protection_path(directory, original.name):
-            referrers.add(referrer_below(name))
+        path = _real_path(Path(original.root or directory), original.name)
+        is_ours = not original.root and path == protection_path(directory, original.name)
         try:
             if path.exists():
-                _remove(path, {*referrers, referrer_at(directory / name)})
+                _remove(path, {at, below} if is_ours else {at})
         except OSError as error:
             if error.errno not in _READ_ONLY:
                 raise
@@ -128,7 +140,7 @@ def unprotect(directory: Path, name: str, originals: Iterable[OriginalFile]) -> 
 def adopt_protection(directory: Path, name: str, made: Path) -> None:
     """Take over what another machine has recorded in `made` for the revisits of one file."""
     referrer = referrer_below(name)
-    for path in sorted((made / DIRECTORY).glob("*.pins")):
+    for path in _files_in(made):
         keys = sorted({entry[:_HASH] for entry in _entries_of(path)})
         _append(directory / DIRECTORY / path.name, b"".join(key + referrer for key in keys))
 
@@ -162,9 +174,8 @@ def _entries(file: BinaryIO) -> Iterator[bytes]:
     offset = 0
     while data := os.pread(file.fileno(), _CHUNK, offset):
         offset += len(data)
-        for start in range(
-            0, len(data) - ENTRY_BYTES + 1, ENTRY_BYTES
-        ):  # a cut last entry is ignored
+        whole = len(data) - len(data) % ENTRY_BYTES  # a cut last entry is ignored
+        for start in range(0, whole, ENTRY_BYTES):
             yield data[start : start + ENTRY_BYTES]
 
 
