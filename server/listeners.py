@@ -23,7 +23,7 @@ from granian.constants import SSLProtocols
 from dedupindex.errors import BadInput, DedupError
 
 BACKLOG = 1024
-_SO_ATTACH_FILTER = 26  # Linux; the socket module has no name for it
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27  # Linux; the socket module has no names for them
 _DROP = struct.pack("HBBI", 0x06, 0, 0, 0)  # a filter of one instruction: keep 0 bytes (BPF_RET)
 
 
@@ -51,11 +51,11 @@ def listen(host: str, port: int, count: int) -> list[socket.socket]:
 
 
 def shut(sockets: list[socket.socket]) -> None:
-    """Refuse new connections, while the workers accept those that wait.
+    """Let no new connection in, while the workers accept those that wait.
 
-    A worker that ends resets connections that it has not read from, so there must be no new ones
-    shortly before. Their first packet is dropped; clients repeat it after a second, when no socket
-    listens any more, and get "connection refused".
+    A worker that ends closes connections that it has not read from, so there must be no new ones
+    shortly before. Their packets are dropped; clients repeat them within a second. If no socket
+    listens any more then, they get "connection refused"; after `reopen`, they are accepted.
     """
     if sys.platform != "linux":
         return
@@ -64,6 +64,12 @@ def shut(sockets: list[socket.socket]) -> None:
     for listener in sockets:
         with suppress(OSError):
             listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, pointer)
+
+
+def reopen(listener: socket.socket) -> None:
+    """Let connections in again, after `shut`."""
+    with suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
 
 
 # TLS by Granian; the files are checked first, for clear error messages.

@@ -1,7 +1,8 @@
 """Running the application: Granian, several worker processes, and a stop that drops nothing.
 
 When the server stops, its answers ask clients to close their connections, and no new connections
-are accepted (`listeners.shut`); then the workers end.
+are accepted (`listeners.shut`); then the workers end. A worker that is replaced ends in the same
+way; the connections that come meanwhile wait for its successor.
 
 Workers are forked, at start and whenever one has died, so the main process never has a second
 thread: a lock that another thread holds would stay locked in the child. Granian's thread for each
@@ -220,6 +221,25 @@ class _GranianServer(MPServer):
                 return
         self._announce_stop()
         super()._reload(spawn_target, target_loader)  # type: ignore[no-untyped-call]
+
+    def _respawn_workers(
+        self, workers: list[int], spawn_target: Any, target_loader: Any, delay: float = 0
+    ) -> None:
+        """Replace workers, one after the other; no connection reaches one that is about to end."""
+        for idx in workers:
+            old = self.wrks[idx]
+            old.terminate = partial(self._end_old, idx, old)  # type: ignore[method-assign]
+            super()._respawn_workers([idx], spawn_target, target_loader, delay)
+
+    def _end_old(self, idx: int, old: WorkerProcess) -> None:
+        """End a worker whose successor listens to the same socket."""
+        if old.inner.exitcode is not None:
+            return  # it died
+        listeners.shut([self._sockets[idx]])
+        time.sleep(DRAIN)
+        WorkerProcess.terminate(old)  # type: ignore[no-untyped-call]
+        old.inner.join(DRAIN)  # it accepts nothing any more, even if a request keeps it longer
+        listeners.reopen(self._sockets[idx])
 
     def _announce_stop(self) -> None:
         """Let the workers' answers ask clients to close their connections."""
