@@ -9,26 +9,46 @@ from typing import Any
 from dedupindex.errors import DedupError
 
 
+class _Cursor(sqlite3.Cursor):
+    def execute(self, *statement: Any) -> _Cursor:
+        with _TranslatedErrors():
+            super().execute(*statement)
+        return self
+
+    def executemany(self, *statement: Any) -> _Cursor:
+        with _TranslatedErrors():
+            super().executemany(*statement)
+        return self
+
+    def __next__(self) -> Any:  # sorted rows are read from temporary files, too
+        with _TranslatedErrors():
+            return super().__next__()
+
+    def fetchone(self) -> Any:
+        with _TranslatedErrors():
+            return super().fetchone()
+
+    def fetchmany(self, *size: Any) -> list[Any]:
+        with _TranslatedErrors():
+            return super().fetchmany(*size)
+
+    def fetchall(self) -> list[Any]:
+        with _TranslatedErrors():
+            return super().fetchall()
+
+
 class ScratchDatabase(sqlite3.Connection):
     """Errors of SQLite, such as a full disk, are raised as `DedupError`."""
 
-    def execute(self, *statement: Any) -> sqlite3.Cursor:
-        try:
-            return super().execute(*statement)
-        except sqlite3.OperationalError as error:
-            raise _failure(error) from error
+    def execute(self, *statement: Any) -> _Cursor:
+        return _Cursor(self).execute(*statement)
 
-    def executemany(self, *statement: Any) -> sqlite3.Cursor:
-        try:
-            return super().executemany(*statement)
-        except sqlite3.OperationalError as error:
-            raise _failure(error) from error
+    def executemany(self, *statement: Any) -> _Cursor:
+        return _Cursor(self).executemany(*statement)
 
     def commit(self) -> None:
-        try:
+        with _TranslatedErrors():
             super().commit()
-        except sqlite3.OperationalError as error:
-            raise _failure(error) from error
 
 
 def open_scratch(path: Path | None = None, *, one_thread: bool = True) -> ScratchDatabase:
@@ -42,8 +62,13 @@ def open_scratch(path: Path | None = None, *, one_thread: bool = True) -> Scratc
     return database
 
 
-def _failure(error: sqlite3.OperationalError) -> DedupError:
-    return DedupError(
-        f"temporary files cannot be written or read: {error}. Set TMPDIR to a directory with more "
-        "room, and run the command again"
-    )
+class _TranslatedErrors:  # quicker for each row than a generator
+    def __enter__(self) -> None:
+        """Nothing is needed before."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, sqlite3.OperationalError):
+            raise DedupError(
+                f"temporary files cannot be written or read: {error}. Set TMPDIR to a directory "
+                "with more room, and run the command again"
+            ) from error
