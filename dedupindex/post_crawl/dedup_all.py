@@ -21,6 +21,7 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.index import open_index
 from dedupindex.object_store import is_remote, list_directory, local
+from dedupindex.object_store.store_address import S3, scheme_of
 from dedupindex.post_crawl.dedup_report import NO_ARCHIVE, DedupReport, by_host, host_lines
 from dedupindex.post_crawl.estimate_duplicates import (
     DuplicateEstimate,
@@ -128,8 +129,8 @@ def dedup(
         check_names(files, options.out, found.searched, options.store)
         if options.store:  # a mistake in the address shows before everything is read
             next(list_directory(options.store), None)
-        for root in filter(_has_undo_data, roots):
-            say(_UNDO_DATA.format(root, shlex.quote(root)))
+        for place in _rewritten_before(files):
+            say(_UNDO_DATA.format(place, shlex.quote(place)))
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             return _DedupRun(found, options, work, say, on_progress).report()
@@ -179,11 +180,24 @@ def estimate(
         return replace(estimated, sampled_captures=report.captures, left=report.left)
 
 
-def _has_undo_data(root: str) -> bool:
-    """Return whether an earlier run has rewritten files in a directory of sources, or above it."""
-    above = [] if is_remote(root) else [Path(root), *Path(root).parents]
-    kept = (one / DIRECTORY for one in above)
-    return any(any(one.glob(kind)) for one in kept for kind in ("*.jsonl", "*.committed"))
+def _rewritten_before(files: list[SourceFile]) -> list[str]:
+    """Return the directories of these files, and above them, that earlier runs have rewritten.
+
+    In an object store, only the prefixes that the user named are looked at.
+    """
+    prefixes = {file.root for file in files if scheme_of(file.root) in S3}
+    directories = {Path(file.path).parent for file in files if not is_remote(file.root)}
+    for directory in tuple(directories):
+        directories.update(directory.parents)
+    undo_data: dict[str, Iterable[str]] = {
+        str(one): (item.name for item in one.glob(f"{DIRECTORY}/*")) for one in directories
+    }
+    undo_data |= {prefix: journal_sizes(prefix) for prefix in prefixes}
+    return sorted(place for place, names in undo_data.items() if any(map(_is_undo_data, names)))
+
+
+def _is_undo_data(name: str) -> bool:
+    return name.endswith((".jsonl", ".committed"))
 
 
 def _check_in_place(sources: list[str], options: DedupOptions) -> None:

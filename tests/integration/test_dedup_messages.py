@@ -400,5 +400,7 @@ def test_results_of_what_was_rewritten_before_have_no_undo_data_of_that(archive:
     typed("dedup", archive, "--in-place")
     said = typed("dedup", archive, "--out", out)[1]
     assert f"warning: {archive} has the undo data of earlier runs ({archive}/.rewrite), " in said
+    above = typed("dedup", archive.parent, "--out", archive.parent.with_name("above"))[1]
+    assert f"warning: {archive} has the undo data of earlier runs" in above
     typed("undedup", archive, "--out", again)
     assert "undo data" not in typed("dedup", again, "--out", archive.with_name("last"))[1]

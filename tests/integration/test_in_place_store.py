@@ -223,6 +223,15 @@ def test_committed(stored: Stored) -> None:
     assert stored.now() == stored.after
 
 
+def test_results_of_what_was_rewritten_before_have_no_undo_data_of_that(
+    stored: Stored, tmp_path: Path
+) -> None:
+    again = ("dedup", stored.warcs, "--out", tmp_path / "out", *ONE)
+    assert "undo data" not in typed(*again)[1]
+    typed(*stored.rewriting())
+    assert f"warning: {stored.warcs} has the undo data of earlier runs" in typed(*again)[1]
+
+
 def test_a_commit_that_a_record_does_not_survive_is_not_made(stored: Stored) -> None:
     """The original of the revisits is another now."""
     typed(*stored.rewriting())
