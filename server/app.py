@@ -98,9 +98,9 @@ class _Status(Handlers):
 
     @Route("GET", "/readyz", ("Status",), open=True, errors=(503,))
     def readyz(self) -> Response:
-        """Whether the index can answer."""
-        with self._live.opened().engine.view() as view:
-            view.counts()
+        """Whether the index and its crawls can answer."""
+        with self._live.state() as state:
+            state.view.counts()
         return json_of({"status": "ready"})
 
     @Route("GET", "/stats", ("Stats",))

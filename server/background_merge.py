@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -30,7 +31,7 @@ class BackgroundMerge:
 
     def __init__(self, live: LiveIndex, clock: Callable[[], float] = time.monotonic) -> None:
         self._live, self._clock = live, clock
-        self._store: Store | None = None
+        self._store: Callable[[], Store | None] = _none  # not to keep a replaced file open
         self._seen_merged: dict[int, float] = {}  # by its crawls' numbers
         self._failed: set[int] = set()  # numbers of the crawls that could not be merged
         self._pause = EVERY
@@ -62,8 +63,8 @@ class BackgroundMerge:
         if store is None:
             return
         store.forget_dead_readers()
-        if store is not self._store:
-            self._store, self._seen_merged = store, {}
+        if store is not self._store():
+            self._store, self._seen_merged = weakref.ref(store), {}
         try:
             self._merge_committed(store)
         finally:
@@ -112,3 +113,7 @@ class BackgroundMerge:
             logs.LOGGER.info("merged committed crawls into %s", text[-500:])
         elif status != IndexBusy.exit_status:  # else another process writes: try later
             raise DedupError(text[-500:])
+
+
+def _none() -> None:
+    """Stand for the store before the first one is seen."""

@@ -173,3 +173,23 @@ def test_a_merge_that_fails_is_tried_ever_more_rarely(
         upkeep.once()
         with live.crawls.reading() as reading:
             assert all(crawl.merged for crawl in reading.crawls())
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_index_that_is_moved_away_and_back_has_its_crawls(
+    make_index: MakeIndex, workers: str
+) -> None:
+    """Its files are the same, and LMDB opens a file once in a process."""
+    index = make_index([capture(1)])
+    asked = f"/lookup?digest={sha1(1)}&crawl=a"
+    with serving(index, "--workers", workers) as server:
+        send(server.port, "POST", "/crawls", {"name": "a"})
+        for _ in range(10 * int(workers)):  # counted while the index is away
+            assert known(server, 1, "a")
+        away = index.rename(index.with_name("away"))
+        assert until(lambda: server.get(asked)[0] == server.get("/readyz")[0] == 503)
+        with pytest.raises(AssertionError, match="index_unavailable"):
+            send(server.port, "POST", "/captures?crawl=a", report(2))
+        away.rename(index)
+        assert until(lambda: {server.get(asked)[0] for _ in range(20)} == {200})
+        assert {server.get("/readyz")[0] for _ in range(20)} == {200}

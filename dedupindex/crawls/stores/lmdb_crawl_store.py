@@ -246,8 +246,13 @@ class GroupWriter(CrawlWriter):
             job.turn.acquire()
         if job.leads:
             self._lead()
-        if job.failure is not None:
-            raise job.failure
+        failure, job.failure = job.failure, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                # Its traceback has this frame: a cycle would keep a replaced file open.
+                del failure
         return job.result  # type: ignore[return-value]
 
     def close(self) -> None:
