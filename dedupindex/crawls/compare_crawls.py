@@ -193,8 +193,9 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                     f"{missing:,}"
                 )
                 advice = (
-                    "If all its WARCs were read, its crawler has stored them in full: no "
-                    "revisit is missing, and the numbers are right. If not, read the others:"
+                    "If all its WARCs were read, no revisit is missing, and the numbers are "
+                    "right: its crawler has stored these in full, or asked twice for a URL in one "
+                    "second, which counts once. If not, read the others:"
                 )
                 if files := sorted(_absent(view, name)):
                     found.append(
@@ -259,14 +260,14 @@ def _lines(
             held.clear()
         if prefix != digest:
             digest, size = prefix, -1
-        for entry in stored(cell, ledger, place_of):
+        for entry in stored(cell, ledger, place_of, sides.get):
             side = sides.get(cells.container_of(entry))
             capture = cells.decode(key, entry, lambda number: cells.NOWHERE)
             size = max(size, -1 if capture.size_of_record else capture.size)
             if side is not None:
                 date = digits_of_date(capture.date)
                 held.append((capture.url, _SeenUrl(side, date, prefix, -1, False)))
-        for revisit in revisits(ledger):
+        for revisit in revisits(ledger, sides.get):
             side = sides.get(revisit.container)
             size = max(size, revisit.size)
             if side is not None and revisit.refused:

@@ -100,6 +100,19 @@ def test_backwards_new_is_gone(tmp_path: Path) -> None:
         assert there[one] == back[other] and there[f"{one}_bytes"] == back[f"{other}_bytes"]
 
 
+def test_crawls_that_run_at_the_same_time_are_counted_apart(tmp_path: Path) -> None:
+    """A URL that both fetch in one second is in both."""
+    index, original = begin(tmp_path), capture(1, b"http://x.example/1", crawl="other")
+    twice = capture(2, b"http://x.example/2", 3, container="/old.warc.gz", crawl="old")
+    copies = [twice, twice._replace(container="/new.warc.gz", crawl="new")]
+    seen = [revisit_of(original, original.url, 5, f"/{one}.warc.gz", one) for one in ("old", "new")]
+    load(index, [original, *copies], seen)
+    found = compare(index, "old", "new", ORDERS[0], 0).total
+    assert (found["same"], found["new"], found["gone"], found["changed"]) == (2, 0, 0, 0)
+    for side in ("first", "second"):
+        assert (found[f"{side}_stored"], found[f"{side}_revisits"]) == (1, 1)
+
+
 def test_the_formats_of_the_command_agree(tmp_path: Path) -> None:
     index, _, _ = made(tmp_path, 2)
     words = ("report", index, "--crawl", "new", "--compare", "old")
@@ -164,7 +177,7 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
 
     load(index, [two._replace(container="/new.warc.gz", offset=9)])
     text, _ = typed(*words)
-    assert "no revisit in the files read: 1. If all its WARCs were read, its crawler" in text
+    assert "no revisit in the files read: 1. If all its WARCs were read, no revisit is" in text
     third = capture(3, b"http://x.example/3", crawl="new", container="lost.warc.gz", offset=1)
     load(index, [third])
     text, _ = typed(*words)
