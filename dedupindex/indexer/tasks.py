@@ -73,6 +73,8 @@ def make_plan(
     moved = dict[str, str]()  # known ones -> their other crawl
     replaced = defaultdict[str, list[str]](list)  # by their crawl
     found_names = set[str]()
+    if view is not None and not reread:
+        _pass_known(expanded, view)
     for path in expanded.paths:
         if is_stream(path):
             inputs.append(Input(path, 0))
@@ -98,6 +100,25 @@ def make_plan(
     inputs += _read_again(plan, known, moved, reread=reread)
     plan.tasks = _divide(inputs, jobs)
     return plan
+
+
+def _pass_known(expanded: Expanded, view: View) -> None:
+    """Take files that the index has out of the problems, such as one whose dictionary is missing.
+
+    What they hold is known: they need not be read.
+    """
+    for problem in [one for one in expanded.problems if one.offset == 0]:
+        found = _input(problem.container, expanded)
+        before = view.container(found.name)
+        if before is not None and _is_unchanged(found, before):
+            expanded.problems.remove(problem)
+            expanded.paths.append(problem.container)
+
+
+def _is_unchanged(found: Input, before: IndexedContainer) -> bool:
+    return before.size == found.size and (
+        before.modified == found.modified != 0 or before.content_hash == hash_of(found.path)
+    )
 
 
 def _read_again(
@@ -216,9 +237,7 @@ def _known(
             return None
         plan.purged += 1
         return before
-    if before.size == size and (
-        before.modified == found.modified != 0 or before.content_hash == hash_of(found.path)
-    ):
+    if _is_unchanged(found, before):
         return before
     if not replace:
         raise ContainerChanged(

@@ -250,6 +250,8 @@ def test_a_missing_dictionary_is_named_once(tmp_path: Path) -> None:
         assert words in err
     out, _ = typed("index", *GIVEN, "--add", tmp_path / "in", tmp_path / "index")
     assert "known before: 0" in out and "files read: 1" in out
+    out, err = typed("index", "--add", tmp_path / "in", tmp_path / "index")  # it is known now
+    assert "known before: 1" in out and words not in err
 
 
 def test_within_a_wacz(tmp_path: Path) -> None:
