@@ -379,7 +379,8 @@ def _with_files(reasons: Iterable[str], files: Mapping[str, str]) -> dict[str, s
 def _unresolved_text(count: int, files: Mapping[str, str]) -> str:
     """Return that revisits name no original; they are read and kept all the same."""
     file = _with_files([UNRESOLVED], files)[UNRESOLVED]
-    return f"  {_UNRESOLVED_TEXT}: {count:,}  ({UNRESOLVED}), {file}"
+    kinds = "such as answers 304, and those of wget; nothing is lost"
+    return f"  {_UNRESOLVED_TEXT}: {count:,}  ({UNRESOLVED}), {kinds}, {file}"
 
 
 def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str]:

@@ -93,7 +93,7 @@ def test_revisits_that_name_no_original_are_not_said_to_be_refused(tmp_path: Pat
     source, index = tmp_path / "x.warc", tmp_path / "index"
     source.write_bytes(revisit(Refers_To=b"<urn:uuid:1>", **fields))
     out = typed("index", "--all", source, index)[0]
-    assert "  revisits that add no original: 1  (unresolved-revisit), as in" in out
+    assert "  revisits that add no original: 1  (unresolved-revisit), such as answers 304" in out
     assert "refused: " not in out
     assert out.splitlines()[-1] == "nothing was added: revisits that add no original: 1"
     assert json.loads(typed("index", "--stats", index, "--json")[0])["total"]["revisits"] == 1
