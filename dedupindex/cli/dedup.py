@@ -21,7 +21,15 @@ from dedupindex.cli.common import (
     warn,
 )
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import PATH, flag, option, results_of, shared_options, wants_json
+from dedupindex.cli.options import (
+    PATH,
+    flag,
+    option,
+    results_of,
+    shared_options,
+    wants_json,
+    with_dictionaries,
+)
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj, write_offsets
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
@@ -413,8 +421,11 @@ def _undo(report: DedupReport) -> Iterator[str]:
     """Yield the commands that undo a run in place, or make it final."""
     if report.undoable and not report.dry_run:
         plan = printable(shlex.quote(str(report.work / "plan")))
-        yield f"undo: bin/rewrite {plan} --undo"
-        yield f"or discard the removed records for good: bin/rewrite {plan} --commit"
+        undo, commit = (f"bin/rewrite {plan} {step}" for step in ("--undo", "--commit"))
+        earlier = report.journals > report.journal
+        whole = "undo this and the earlier runs" if earlier else "undo"
+        yield f"{whole}: {with_dictionaries(undo)}"
+        yield f"or discard the removed records for good: {with_dictionaries(commit)}"
 
 
 def _next(
@@ -426,9 +437,12 @@ def _next(
     result = shlex.quote(str(out))
     state = f" --state {shlex.quote(str(report.state))}" if report.state else ""
     undo = f"restore the records: bin/undedup {result}{state} --out OTHER"
-    lines = [undo] if report.revisits else []
+    lines = [with_dictionaries(undo)] if report.revisits else []
     if len(sources) == 1 or (len(sources) <= _FOLDERS and all(map(os.path.isdir, sources))):
         last = f"{result} {_originals(report)}".rstrip()
         last += f" --spark {shlex.quote(spark)}" if spark else ""
-        lines[:0] = [f"{_VERIFY}bin/verify --against {shlex.quote(one)} {last}" for one in sources]
+        lines[:0] = [
+            with_dictionaries(f"{_VERIFY}bin/verify --against {shlex.quote(one)} {last}")
+            for one in sources
+        ]
     return [as_called(printable(line)) for line in lines]

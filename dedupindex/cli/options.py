@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -22,6 +23,7 @@ _MEMORY = re.compile(r"(?=[^a-z%]*[1-9])\d*\.?\d+ ?([KMGT]i?B?|%)", re.IGNORECAS
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _PAGE = b"<!DOCTYPE HTML>"  # how a page begins
 _JSON = "dedupindex.json"  # key of a context: whether --json was given
+_DICTIONARIES = "dedupindex.zstd_dictionary"  # likewise: the paths of --zstd-dictionary
 
 
 class Number(click.IntRange):
@@ -189,10 +191,17 @@ def _give_dictionaries(
     from dedupindex.warc import zstd_format  # most runs need none
 
     paths = [os.path.abspath(file) for file in files]
+    context.meta[_DICTIONARIES] = paths
     try:
         zstd_format.give_dictionaries(paths)
     except zstd_format.UnreadableFrame as error:
         raise BadSource(f"--zstd-dictionary: {error}") from error
+
+
+def with_dictionaries(command: str) -> str:
+    """Return a command on the same files, with the --zstd-dictionary that was given to this one."""
+    paths = click.get_current_context().meta.get(_DICTIONARIES, ())
+    return " ".join([command, *(f"--zstd-dictionary {shlex.quote(path)}" for path in paths)])
 
 
 def cores() -> int:

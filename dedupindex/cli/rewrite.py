@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain
@@ -290,6 +291,9 @@ def undo_all(
     with _locked_and_cleaned(roots if locks is None else locks):
         tasks, not_restorable = find()
         if not (tasks or not_restorable):
+            for root in roots:
+                if above := journal_above(root):
+                    raise BadInput(f"nothing was undone: {root} has no journal; {above}")
             say(
                 f"there is nothing to undo below {', '.join(map(str, roots))}: nothing was "
                 "rewritten there in place, or all of it was undone (bin/undedup DIR --out OTHER "
@@ -303,6 +307,17 @@ def undo_all(
         if tasks and not status and not wants_json():
             click.echo(as_called(_RESTORED))
         return status
+
+
+def journal_above(directory: Path) -> str:
+    """Say which directory above this one has journals, and what to do with it; "" for none."""
+    for one in directory.absolute().parents:
+        if (one / DIRECTORY).is_dir():
+            return (
+                f"{one} has: bin/undedup {shlex.quote(str(one))} restores all that is below that, "
+                "with --out OTHER to take a part from there"
+            )
+    return ""
 
 
 def _rewritten(containers: Containers) -> Undoable:

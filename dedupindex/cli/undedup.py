@@ -19,6 +19,7 @@ from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.rewrite import (
     COMMITTED,
     Undoable,
+    journal_above,
     print_restored,
     restore_file,
     undo_all,
@@ -257,8 +258,7 @@ def _check(directory: Path, out: Path | str | None) -> None:
     if not (directory / DIRECTORY).is_dir():
         if is_index(directory):
             raise BadInput(f"{directory} is an index; name a directory that bin/dedup wrote")
-        above = (one for one in directory.absolute().parents if (one / DIRECTORY).is_dir())
-        meant = next((f"{one} is meant" for one in above), _MEANT)
+        meant = journal_above(directory) or _MEANT
         raise BadInput(f"{directory} has no journal ({DIRECTORY}); {meant}")
     if isinstance(out, Path) and directory.resolve() in (out.resolve(), *out.resolve().parents):
         raise BadInput(f"--out {out} is in {directory}, whose own files it would stand among")

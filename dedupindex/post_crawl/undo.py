@@ -51,6 +51,7 @@ from dedupindex.runtime.atomic_replace import (
     removing,
     replace_file,
 )
+from dedupindex.sources.discover import HEAD, zstd_problem
 
 _OF_A_PATH = (  # of a name in a damaged journal
     errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL,
@@ -317,6 +318,7 @@ def _write(task: Undo, source: BinaryIO, sink: Sink) -> tuple[Restored, FileBefo
     """Write a file with its records restored; returns also what its first journal says of it."""
     path, journal = task.directory / task.name, Journal(task.directory, task.name)
     if task.database is not None:
+        _check_dictionary(source)
         return _write_each(task, source, sink, task.database), None
     size = os.fstat(source.fileno()).st_size
     runs = rewrite_runs(path, size)
@@ -329,11 +331,18 @@ def _write(task: Undo, source: BinaryIO, sink: Sink) -> tuple[Restored, FileBefo
         _write_exact(source, journal, runs[0].before, sink)
         restored.state = "exact"
     else:
+        _check_dictionary(source)
         with closing(_finder(task)) as originals:
             exact = write_records(revisits(runs), source, sink, originals)
         # A file that is not compressed comes out as it was, without its dropped members, too.
         restored.state = "exact" if exact and sink.size == runs[-1].before.size else "rebuilt"
     return restored, runs[-1].before
+
+
+def _check_dictionary(source: BinaryIO) -> None:
+    """Raise `Untouched` if a dictionary is missing, without which no record can be read."""
+    if problem := zstd_problem(os.pread(source.fileno(), HEAD, 0), source):
+        raise Untouched(f"it {problem}")
 
 
 def _why_not_rewritten(path: Path, journal: Journal, source: BinaryIO) -> str:

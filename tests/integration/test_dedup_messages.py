@@ -35,6 +35,18 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
+def test_an_undo_of_a_part_names_the_directory_that_has_the_journals(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed("dedup", archive.parent, "--in-place")
+    monkeypatch.chdir(archive.parent)
+    typed("manifest", archive, "-o", "part")
+    typed("resolve", "part", "-o", "part-plan")
+    said = typed("rewrite", "part-plan", "--undo", status=BadInput.exit_status)[1]
+    assert f"{archive} has no journal; {archive.parent} has: " in said
+    assert f"bin/undedup {archive.parent} restores all that is below that" in said
+
+
 def test_an_undo_of_a_directory_that_was_moved_is_an_error(archive: Path) -> None:
     typed("dedup", archive, "--in-place")
     plan = archive.with_name("archive.dedup") / "plan"

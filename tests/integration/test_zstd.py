@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import zipfile
 from pathlib import Path
@@ -348,3 +349,21 @@ def test_exact_records_of_any_size(size: int, tmp_path: Path) -> None:
         with open(path, "rb") as file:
             record = ExactRecord(file, len(zst(response())), len(frames))
             assert record.header + b"".join(record.block()) + END == text
+
+
+def test_printed_commands_have_the_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "")  # which the option sets
+    (tmp_path / "in").mkdir()
+    for name in ("a", "b"):
+        shutil.copy(FILES["external"], tmp_path / "in" / f"{name}.warc.zst")
+    text, _ = typed("dedup", *GIVEN, tmp_path / "in", "--out", tmp_path / "out")
+    printed = [line for line in text.splitlines() if " bin/" in line]
+    assert len(printed) == 2
+    assert all(line.endswith(f" --zstd-dictionary {DICTIONARY}") for line in printed)
+    monkeypatch.setenv(VARIABLE, "")
+    _, said = typed("undedup", tmp_path / "out", "--out", tmp_path / "back", status=7)
+    assert "left alone: it is compressed with zstd" in said and "10944513, which is miss" in said
+    assert "NOT RESTORED" not in said
+    typed(*shlex.split(printed[1].partition(" bin/")[2].replace("OTHER", str(tmp_path / "back"))))

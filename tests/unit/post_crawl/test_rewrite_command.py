@@ -324,7 +324,7 @@ def test_undedup_names_the_expected_directory(
     out, back = tmp_path / "out", tmp_path / "back"
     assert main(["rewrite", "plan", "--out", str(out)]) == 0
     first = next(path for path in sorted(out.iterdir()) if path.is_file())
-    for given, said in ((first, f"{out} is meant"), (tmp_path / "none", "does not exist")):
+    for given, said in ((first, f"{out} has: "), (tmp_path / "none", "does not exist")):
         assert main(["undedup", str(given), "--out", str(back)]) == 4
         assert said in capsys.readouterr().err
     for inside in (out, out / "back"):
