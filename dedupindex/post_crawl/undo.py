@@ -21,7 +21,7 @@ from dedupindex.errors import Damaged
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import FileBefore, Journal, name_of
 from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, place_of
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, awaited
 from dedupindex.post_crawl.undo_damage import RecordFinding, RecordRestorer, is_rewritten
 from dedupindex.post_crawl.undo_records import (
     OriginalFinder,
@@ -56,6 +56,10 @@ from dedupindex.sources.discover import HEAD, zstd_problem
 _OF_A_PATH = (  # of a name in a damaged journal
     errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL,
 )  # fmt: skip
+_AWAITED = (
+    "an interrupted run on Spark may have written it, and its journal is not here: run that "
+    "command again, with the same sources and options"
+)
 _RESTORED_ALREADY = (
     f"an interrupted undo restored it and left its journal in {DIRECTORY}/: it stays as it is; "
     "bin/undedup DIR --in-place finishes that undo"
@@ -356,6 +360,8 @@ def _why_not_rewritten(path: Path, journal: Journal, source: BinaryIO) -> str:
         raise Untouched("it is not the file that its journal describes")
     if is_rewritten(path):
         raise Untouched(f"its journal in {DIRECTORY}/ is missing")
+    if journal.name in awaited(journal.directory.parent):
+        raise Untouched(_AWAITED)
     return ""
 
 

@@ -244,11 +244,35 @@ def test_results_whose_journals_were_lost_with_the_driver(
         patched.setattr(rewrite_on_spark, "adopt", fail)
         assert ended(*words)[0]
     assert stored.results("orphans") == stored.planned and not journals_of(state)
+    undoing = ("undedup", f"{stored.bucket.url}/orphans", "--state", state, *ONE, "--out")
+    _, said = typed(*undoing, stored.top / "unproven", status=7)
+    assert "restored record by record: an interrupted run on Spark may have written it" in said
+    assert said.count("restored, but not proven") == 9
     (state / ".rewrite-killed" / "x").mkdir(parents=True)
     output, _ = typed(*words, "--json")
     assert json.loads(output)["revisits"] == 9
     assert [path.name for path in state.iterdir()] == [".rewrite"]
     assert len(journals_of(state)) == 3 and stored.results("orphans") == stored.planned
+    typed(*undoing, stored.top / "proven")
+    for result in ("unproven", "proven"):
+        (stored.top / result / "empty.warc.gz").touch()  # is in no plan
+        typed("verify", "--against", stored.source, stored.top / result, "--records")
+
+
+def test_copies_of_what_is_in_the_way_are_kept_whole_on_spark(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_spark_here(monkeypatch)
+    for name in ("taken", "taken-spark"):
+        for original in stored.planned:
+            if original.endswith(".warc"):
+                stored.bucket.put(f"{name}/{original}", b"something else")
+    found = []
+    for name, more in (("taken", ()), ("taken-spark", ("--spark", "2"))):
+        output, said = typed(*stored.rewriting(name), *ONE, *more, "--json", status=7)
+        assert "exists already, with other content" in said
+        found.append((json.loads(output)["revisits"], stored.results(name)))
+    assert found[0] == found[1] and found[0][0] < 9
 
 
 def fail(*_: object) -> None:

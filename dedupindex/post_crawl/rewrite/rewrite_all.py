@@ -407,6 +407,7 @@ def _copy_whole(job: RewriteJob, container: ManifestContainer) -> None:
     assert job.out is not None
     target, journal = job.out / container.name, Journal(job.out, container.name)
     part = part_path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)  # of a store, and rewritten elsewhere
     try:
         with removing(part), open_part(part) as file:
             _copy(container, file)

@@ -3,7 +3,8 @@
 An executor gets the rows of the plan of its file, reads the file and its originals, and creates the
 result, as a local process does. The journal comes back to the driver, which keeps it. So a result
 may exist before its journal is on the driver's disk. If the driver is killed in between, the next
-run compares the result, which has the same bytes, and makes the same journal.
+run compares the result, which has the same bytes, and makes the same journal; until then an undo
+must not take the result for a copy (`undo_directory.awaited`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteOutcome,
     rewrite_container,
 )
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, await_journals, awaited
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 _BESIDE = f"{DIRECTORY}-"  # beginning of the names of directories with journals that arrive
@@ -53,6 +54,9 @@ def rewrite_on_spark(
         for one in containers
     )
     place = None if job.dry else job.out
+    earlier, failed = set[str]() if job.dry else awaited(job.out), set[str]()
+    if not job.dry:
+        await_journals(job.out, earlier | {container.name for container in containers})
     for stale in place.glob(f"{_BESIDE}*") if place else ():  # of a driver that was killed
         shutil.rmtree(stale)
     with TemporaryDirectory(prefix=_BESIDE, dir=place) as name:
@@ -71,7 +75,11 @@ def rewrite_on_spark(
             shutil.rmtree(beside)
             beside.mkdir()
             files = PieceWriter(beside.parent)  # the next file may have pieces of these names
+            if row.state == "left_alone":
+                failed.add(row.name)
             yield row
+    if not job.dry:  # what is not of this plan, or was there with other content
+        await_journals(job.out, earlier - ({one.name for one in containers} - failed))
 
 
 def _rewrite_on_executor(task: _SparkTask) -> Iterator[FilePiece | RewriteOutcome]:

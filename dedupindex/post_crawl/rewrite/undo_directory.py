@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import blake3
 
+from dedupindex.runtime.files import write_file
+
 DIRECTORY = ".rewrite"
+_AWAITED = "awaited"  # names of files, as JSON
 
 
 def file_key(name: str) -> str:
@@ -21,3 +25,18 @@ def names_of(path: Path) -> Iterator[tuple[Path, str]]:
     for name in {Path(os.path.abspath(path)), path.resolve()}:
         for directory in name.parents:
             yield directory, str(name.relative_to(directory))
+
+
+def awaited(directory: Path) -> set[str]:
+    """Return the names of files whose journals an interrupted run on Spark may have lost."""
+    path = directory / DIRECTORY / _AWAITED
+    return set(json.loads(path.read_bytes())) if path.exists() else set()
+
+
+def await_journals(directory: Path, names: Set[str]) -> None:
+    """Record on disk which files other machines may write before their journals are here."""
+    path = directory / DIRECTORY / _AWAITED
+    if names:
+        write_file(path, json.dumps(sorted(names)).encode())
+    else:
+        path.unlink(missing_ok=True)
