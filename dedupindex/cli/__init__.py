@@ -6,6 +6,7 @@ exit status. The module of a command is imported when the command is called.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -19,6 +20,7 @@ from click.shell_completion import CompletionItem
 from dedupindex import __version__
 from dedupindex.errors import SHIPPED, DedupError, as_called
 
+_FULL = ", where results, working files or temporary files (TMPDIR) are"
 COMMANDS = {  # in the order of use
     "index": "Build an index of originals, or add to one.",
     "serve": "Answer lookups over HTTP.",
@@ -156,8 +158,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(as_called(shown.getvalue()), nl=False, err=True)
         failed = error.exit_code
     except OSError as error:
+        full = "" if error.filename or error.errno != errno.ENOSPC else _FULL
         named = f"{error.filename}: " if error.filename else ""
-        click.echo(f"dedupindex: {named}{error.strerror or error}", err=True)
+        click.echo(f"dedupindex: {named}{error.strerror or error}{full}", err=True)
         failed = DedupError.exit_status
     except (KeyboardInterrupt, click.Abort) as error:
         if isinstance(error.__cause__, EOFError):  # click takes it for Ctrl-D

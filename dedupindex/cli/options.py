@@ -66,6 +66,14 @@ def path_or_address(value: str) -> Path | str:
     """Return a path, or as text the address of an object or directory in a store."""
     from dedupindex.object_store import is_remote  # commands need not wait for it
 
+    scheme, slash, rest = value.partition(":/")
+    if (
+        slash
+        and not rest.startswith("/")
+        and is_remote(f"{scheme}://")
+        and not Path(value).exists()
+    ):
+        raise click.BadParameter(f"an address has two slashes: {scheme}://{rest}")
     return value if is_remote(value) else Path(value)
 
 

@@ -39,10 +39,16 @@ from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan
 from dedupindex.post_crawl.rewrite.result_place import (
     STORE_FILE,
     ResultPlace,
+    check_in_stores,
     is_as_scanned,
     opened_source,
 )
-from dedupindex.post_crawl.rewrite.rewrite_all import check_names, needed_space, rewrite
+from dedupindex.post_crawl.rewrite.rewrite_all import (
+    check_names,
+    needed_space,
+    not_writable,
+    rewrite,
+)
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     ANOTHER,
     RewriteJob,
@@ -68,6 +74,7 @@ from dedupindex.runtime.atomic_replace import (
 from dedupindex.runtime.duckdb import open_database, quoted
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, spark_session
+from dedupindex.runtime.tables import amount, singular
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, nothing_found
 
@@ -77,6 +84,10 @@ _UNDO_DATA = (
     "warning: {0} has the undo data of earlier runs ({0}/.rewrite), which the results do not get: "
     "keep {0} to restore those records, or restore them first with bin/undedup {1} --out OTHER and "
     "run bin/dedup OTHER"
+)
+_LINKS = (
+    "warning: sources that are links to others of them: {}. Their results are files of their own, "
+    "and the sizes before count {} that are not on disk"
 )
 
 
@@ -120,6 +131,8 @@ def dedup(
 ) -> DedupReport:
     """Run all stages; raises `DedupError`. The report names files that were left alone."""
     _check_in_place(sources, options)
+    if options.spark:
+        check_in_stores("rewrites", sources)
     found = find(sources)
     files = [*found.files, *found.others]
     roots = sorted({file.root for file in files})
@@ -131,6 +144,8 @@ def dedup(
             next(list_directory(options.store), None)
         for place in _rewritten_before(files):
             say(_UNDO_DATA.format(place, shlex.quote(place)))
+        if links := _further_names(files):
+            say(singular(_LINKS.format(f"{len(links):,} files", amount(sum(links)))))
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             return _DedupRun(found, options, work, say, on_progress).report()
@@ -178,6 +193,16 @@ def estimate(
             )
             estimated = estimate_duplicates(database, drawn, len(files), total, options.criteria)
         return replace(estimated, sampled_captures=report.captures, left=report.left)
+
+
+def _further_names(files: list[SourceFile]) -> list[int]:
+    """Return the sizes of files that are another name of one of these files."""
+    seen, sizes = set[tuple[int, int]](), list[int]()
+    for file in files:
+        if not is_remote(file.path) and (file.device, file.inode) in seen:
+            sizes.append(file.size)
+        seen.add((file.device, file.inode))
+    return sizes
 
 
 def _rewritten_before(files: list[SourceFile]) -> list[str]:
@@ -256,7 +281,7 @@ class _DedupRun:
                 self._report_missing(job, done)
             report.count_left()
             if options.dry:
-                self._warn_of_space(job, 0 if cluster else options.jobs)
+                self._warn_of_refusal(job, 0 if cluster else options.jobs)
             if not options.dry:
                 with self._clock("verifying"):
                     self._verify(job, done, cluster)
@@ -345,11 +370,13 @@ class _DedupRun:
                 done.add(file.path)
         return done
 
-    def _warn_of_space(self, job: RewriteJob, processes: int) -> None:
-        """Say of a dry run that the real one would fill the disk."""
+    def _warn_of_refusal(self, job: RewriteJob, processes: int) -> None:
+        """Say of a dry run that the real one would be refused by the disk."""
         for place, needed in needed_space(job, processes).items():
             if lack := lack_of_space(place, needed):
                 self._say(f"warning: {lack}: the real run would write nothing")
+        if closed := not_writable(job):
+            self._say(f"warning: {closed}: the real run would write nothing")
 
     def _report_journals(self, job: RewriteJob) -> None:
         """Add the size of all that is kept to undo runs: in a dry run, what would be."""

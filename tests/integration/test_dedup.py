@@ -316,7 +316,7 @@ def test_a_second_run_with_an_earlier_file(
     assert main(argv) == 7
     output = capsys.readouterr()
     assert "other content: another plan made it, or it was damaged. If" in output.err
-    assert "remove all files that are named so, and repeat the command; or name" in output.err
+    assert "remove all files that are named so, and repeat the command; else name" in output.err
     assert f"not copied: {source / 'b.warc.gz'}" in output.out
     again = dedup(source, "--out", out, status=7)
     check(again)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shlex
 from html import unescape
 from pathlib import Path
@@ -33,6 +34,33 @@ def archive(tmp_path: Path) -> Path:
     for day in (2, 3):
         write(tmp_path / f"archive/crawl{day}.warc.gz", day, BODIES)
     return tmp_path / "archive"
+
+
+def test_results_of_hard_links_are_files_of_their_own(archive: Path) -> None:
+    first = archive / "crawl2.warc.gz"
+    (archive / "again.warc.gz").hardlink_to(first)
+    said = typed("dedup", archive, "--out", archive.with_name("out"))[1]
+    assert "warning: sources that are links to others of them: 1 file. Their results are" in said
+    assert f"count {amount(first.stat().st_size)} that are not on disk" in said
+
+
+def test_a_directory_that_cannot_be_written_to_is_named_before_anything_is_written(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a user who is not root; files without copies may be in such a directory."""
+    below, other = archive / "below", archive / "other"
+    write(below / "x.warc.gz", 4, BODIES)
+    write(other / "y.warc.gz", 5, [b"once"])
+    closed, access = {other}, os.access
+    monkeypatch.setattr(os, "access", lambda path, how: path not in closed and access(path, how))
+    before = content(archive)
+    words, named = ("dedup", archive, "--in-place"), f"{below} cannot be written to, and {below}/x."
+    assert "cannot be written to" not in typed(*words, "--dry-run")[1]
+    closed.add(below)
+    assert f"warning: {named}" in typed(*words, "--dry-run")[1]
+    assert named in typed(*words, status=3)[1] and content(archive) == before
+    closed.remove(below)
+    typed(*words)
 
 
 def test_an_undo_of_a_part_names_the_directory_that_has_the_journals(

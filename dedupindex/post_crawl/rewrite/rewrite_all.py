@@ -97,6 +97,8 @@ def rewrite(
     places = [job.out] if job.out else sorted({Path(file.root) for file in containers})
     for place, needed in needed_space(job, processes).items():
         check_free_space(place, needed)
+    if closed := not_writable(job):
+        raise DedupError(f"{closed}; nothing was written")
     for place in places:
         (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
     with locked(places), _related_locked([] if job.out else containers, places):
@@ -202,9 +204,10 @@ def _rewrite(job: RewriteJob, task: _RewriteTask) -> RewriteOutcome | CheckedPar
             return rewrite_object(job, container)
         return rewrite_container(job, container, task.checked)
     except OSError as error:
+        place = f", with its result in {job.out}" if job.out is not None else ""
         raise DedupError(
-            f"{container.path}: {error.strerror or error}; this file is unchanged, those before it "
-            "are done: run the same command again to resume"
+            f"{container.path}{place}: {error.strerror or error}; this file is unchanged, those "
+            "before it are done: run the same command again to resume"
         ) from error
 
 
@@ -319,6 +322,22 @@ def needed_space(job: RewriteJob, processes: int) -> dict[Path, int]:
     targets = [job.out / file.name for file in containers]
     written = sum(path.stat().st_size for path in targets if path.exists())
     return {job.out: sum(file.size for file in containers) - written + job.reserved}
+
+
+def not_writable(job: RewriteJob) -> str:
+    """Say which directory a run in place cannot write to; "" if it can write to all."""
+    if job.out is not None:
+        return ""
+    containers = [file for file in job.containers().values() if not is_remote(file.path)]
+    places = {Path(file.root) for file in containers} | {
+        Path(file.path).parent for file in containers
+    }
+    closed = {place for place in places if not os.access(place, os.W_OK)}
+    for file in containers if closed else ():
+        place = Path(file.root) if Path(file.root) in closed else Path(file.path).parent
+        if place in closed and next(iter(job.plan.copies(file.number)), None) is not None:
+            return f"{place} cannot be written to, and {file.path} is to be replaced"
+    return ""
 
 
 def _with_corrections(

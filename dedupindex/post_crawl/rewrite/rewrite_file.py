@@ -80,8 +80,9 @@ from dedupindex.urlkey import host_of
 from dedupindex.warc.record_facts import Refused
 
 ANOTHER = (
-    "another plan made it, or it was damaged. If bin/dedup or bin/rewrite wrote it, remove all "
-    "files that are named so, and repeat the command; or name another folder with --out"
+    "another plan made it, or it was damaged. If bin/dedup or bin/rewrite wrote it from this "
+    "source, remove all files that are named so, and repeat the command; else name another folder "
+    "with --out (are the arguments swapped?)"
 )
 _COUNTS = ("files", "records", "revisits", "trusted", "bytes_before", "bytes_after")
 
