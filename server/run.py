@@ -220,21 +220,12 @@ class _GranianServer(MPServer):
                 logs.LOGGER.error("still serving with the old certificate: %s", error)
                 return
         self._announce_stop()
+        for idx, worker in enumerate(self.wrks):
+            worker.terminate = partial(self._end_old, idx, worker)  # type: ignore[method-assign]
         super()._reload(spawn_target, target_loader)  # type: ignore[no-untyped-call]
 
-    def _respawn_workers(
-        self, workers: list[int], spawn_target: Any, target_loader: Any, delay: float = 0
-    ) -> None:
-        """Replace workers, one after the other; no connection reaches one that is about to end."""
-        for idx in workers:
-            old = self.wrks[idx]
-            old.terminate = partial(self._end_old, idx, old)  # type: ignore[method-assign]
-            super()._respawn_workers([idx], spawn_target, target_loader, delay)
-
     def _end_old(self, idx: int, old: WorkerProcess) -> None:
-        """End a worker whose successor listens to the same socket."""
-        if old.inner.exitcode is not None:
-            return  # it died
+        """End a worker whose successor has the same socket; no connection reaches it then."""
         listeners.shut([self._sockets[idx]])
         time.sleep(DRAIN)
         WorkerProcess.terminate(old)  # type: ignore[no-untyped-call]

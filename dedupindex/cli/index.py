@@ -65,7 +65,7 @@ _REASONS = "docs/formats.md#what-is-refused"
 _DIGITS = re.compile(r"\d+")
 EXAMPLES = """
 bin/index ~/warcs my-index                     # all but text, of every WARC below ~/warcs
-bin/index --all ~/warcs my-index               # everything
+bin/index --all ~/warcs my-index               # all media types
 bin/index --add new.warc.gz my-index           # with the settings that the index has
 bin/index -i crawllog crawl.log my-index
 bin/index --empty my-index                     # for crawls that write to it

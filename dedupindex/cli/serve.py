@@ -106,6 +106,9 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
         held, processes = singular(f"{captures:,} originals"), singular(f"{workers} workers")
         log(f"serving {name} ({held}) at {started.url} with {processes}")
 
+    for directory in chosen["dry_run_dirs"]:
+        if not directory.is_dir():
+            raise BadInput(f"--dry-run-dir {directory} is no directory")
     for_all = chosen.pop("for_all")
     chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all
     chosen["host_names"] = tuple(map(host_name, chosen["host_names"]))

@@ -73,8 +73,7 @@ def make_plan(
     moved = dict[str, str]()  # known ones -> their other crawl
     replaced = defaultdict[str, list[str]](list)  # by their crawl
     found_names = set[str]()
-    if view is not None and not reread:
-        _pass_known(expanded, view)
+    _pass_known(expanded, None if reread else view)
     for path in expanded.paths:
         if is_stream(path):
             inputs.append(Input(path, 0))
@@ -102,14 +101,14 @@ def make_plan(
     return plan
 
 
-def _pass_known(expanded: Expanded, view: View) -> None:
+def _pass_known(expanded: Expanded, view: View | None) -> None:
     """Take files that the index has out of the problems, such as one whose dictionary is missing.
 
     What they hold is known: they need not be read.
     """
     for problem in [one for one in expanded.problems if one.offset == 0]:
         found = _input(problem.container, expanded)
-        before = view.container(found.name)
+        before = None if view is None else view.container(found.name)
         if before is not None and _is_unchanged(found, before):
             expanded.problems.remove(problem)
             expanded.paths.append(problem.container)

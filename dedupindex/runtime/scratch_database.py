@@ -9,13 +9,13 @@ from typing import Any
 from dedupindex.errors import DedupError
 
 
-class _Cursor(sqlite3.Cursor):
-    def execute(self, *statement: Any) -> _Cursor:
+class _ScratchCursor(sqlite3.Cursor):
+    def execute(self, *statement: Any) -> _ScratchCursor:
         with _TranslatedErrors():
             super().execute(*statement)
         return self
 
-    def executemany(self, *statement: Any) -> _Cursor:
+    def executemany(self, *statement: Any) -> _ScratchCursor:
         with _TranslatedErrors():
             super().executemany(*statement)
         return self
@@ -40,11 +40,11 @@ class _Cursor(sqlite3.Cursor):
 class ScratchDatabase(sqlite3.Connection):
     """Errors of SQLite, such as a full disk, are raised as `DedupError`."""
 
-    def execute(self, *statement: Any) -> _Cursor:
-        return _Cursor(self).execute(*statement)
+    def execute(self, *statement: Any) -> _ScratchCursor:
+        return _ScratchCursor(self).execute(*statement)
 
-    def executemany(self, *statement: Any) -> _Cursor:
-        return _Cursor(self).executemany(*statement)
+    def executemany(self, *statement: Any) -> _ScratchCursor:
+        return _ScratchCursor(self).executemany(*statement)
 
     def commit(self) -> None:
         with _TranslatedErrors():

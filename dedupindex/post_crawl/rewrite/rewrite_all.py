@@ -95,10 +95,7 @@ def rewrite(
         yield from _outcomes(job, containers, processes, cluster)
         return
     places = [job.out] if job.out else sorted({Path(file.root) for file in containers})
-    for place, needed in needed_space(job, processes).items():
-        check_free_space(place, needed)
-    if closed := not_writable(job):
-        raise DedupError(f"{closed}; nothing was written")
+    _check_places(job, processes)
     for place in places:
         (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
     with locked(places), _related_locked([] if job.out else containers, places):
@@ -124,8 +121,7 @@ def _in_stores(
     if job.dry:
         yield from _in_parts(job, containers, processes)
         return
-    for place, needed in needed_space(job, processes).items():
-        check_free_space(place, needed)
+    _check_places(job, processes)
     with locked_prefixes(container.root for container in containers):
         begin()
         yield from _in_parts(job, containers, processes)
@@ -322,6 +318,14 @@ def needed_space(job: RewriteJob, processes: int) -> dict[Path, int]:
     targets = [job.out / file.name for file in containers]
     written = sum(path.stat().st_size for path in targets if path.exists())
     return {job.out: sum(file.size for file in containers) - written + job.reserved}
+
+
+def _check_places(job: RewriteJob, processes: int) -> None:
+    """Raise `DedupError` if there is no room for a run, or a directory cannot be written to."""
+    for place, needed in needed_space(job, processes).items():
+        check_free_space(place, needed)
+    if closed := not_writable(job):
+        raise DedupError(f"{closed}; nothing was written")
 
 
 def not_writable(job: RewriteJob) -> str:

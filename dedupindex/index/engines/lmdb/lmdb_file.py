@@ -18,6 +18,7 @@ DAMAGE = (
     lmdb.BadTxnError,  # of what is read after an error
     lmdb.CorruptedError,
     lmdb.InvalidError,
+    lmdb.PageFullError,
     lmdb.PageNotFoundError,
     lmdb.PanicError,
 )
