@@ -11,6 +11,7 @@ import hashlib
 import os
 import random
 import re
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -27,6 +28,7 @@ _LASTING = (
     FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError,
     *_MISTAKES, NotImplementedError, ImportError, BadInput,
 )  # fmt: skip
+_NEEDED = "each machine that reads the store needs credentials (docs/batch.md)"
 _GONE = (404, 410)
 _PASSING_STATUSES = (408, 425, 429)
 _QUERY = re.compile(r"(https?://[^\s'\"?]+)\?[^\s'\")]+")
@@ -191,6 +193,8 @@ def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
 def given_up(message: str, error: Exception, tries: int) -> BadSource | StoreUnavailable:
     """Return the error for a request that has failed so often; it says whether that may pass."""
     times = f" (tried {tries} times)" if tries > 1 else ""
+    if _lacks_credentials(error):  # of this machine; on a cluster others may have them
+        return StoreUnavailable(f"{message}, on {socket.gethostname()}: {_NEEDED}")
     kind = BadSource if is_lasting(error) else StoreUnavailable
     return kind(f"{message}{times}")
 
@@ -208,7 +212,11 @@ def is_lasting(error: Exception) -> bool:
     if isinstance(status, int) and 400 <= status < 500:
         return status not in _PASSING_STATUSES
     name = type(error).__name__  # of packages that may not be installed
-    return isinstance(error, _LASTING) or "Credential" in name or name == "FileExpired"
+    return isinstance(error, _LASTING) or _lacks_credentials(error) or name == "FileExpired"
+
+
+def _lacks_credentials(error: Exception) -> bool:
+    return "Credential" in type(_answered(error)).__name__
 
 
 def _answered(error: Exception) -> Exception:

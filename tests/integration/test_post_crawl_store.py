@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from dedupindex.capture import Problem
 from dedupindex.errors import DedupError
-from dedupindex.object_store import create_object, stores
+from dedupindex.object_store import create_object, stores, with_retries
 from dedupindex.post_crawl.manifest import make_manifest
 from dedupindex.post_crawl.manifest.record_lines import FileRead, ManifestTask
 from dedupindex.post_crawl.rewrite import rewrite_on_spark
@@ -311,16 +312,41 @@ def test_store_that_refuses_every_object(
     status, output, messages = ended(*words, *ONE, *more)
     assert (status, output) == (4, "")
     assert messages.count("\n") == 1 and "cannot read any of the 4 files: s3://" in messages
-    why = "locate credentials (executors need credentials of their own" if more else "Forbidden"
+    why = "Forbidden (executors need credentials of their own" if more else "Forbidden"
     assert why in messages
     assert not stored.results("nothing")
 
 
 def refuse(task: ManifestTask, count: object) -> FileRead:
     path = task.file.path
-    return FileRead(
-        None, [Problem(path, -1, f"{path} cannot be read: Unable to locate credentials")]
-    )
+    return FileRead(None, [Problem(path, -1, f"{path} cannot be read: Forbidden")])
+
+
+def test_an_executor_without_credentials_ends_the_run(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A plan without its files would be written as if it were of all."""
+    run_spark_here(monkeypatch)
+    really, read = make_manifest.read_container, list[str]()
+
+    class NoCredentialsError(Exception):
+        """As that of botocore."""
+
+    def read_container(task: ManifestTask, count: Any) -> FileRead:
+        read.append(task.file.path)
+        if len(read) < 3:
+            return really(task, count)
+
+        def locate() -> NoReturn:
+            raise NoCredentialsError("Unable to locate credentials")
+
+        return with_retries(task.file.path, locate)
+
+    monkeypatch.setattr(make_manifest, "read_container", read_container)
+    out = ("--out", f"{stored.bucket.url}/partly", "--state", tmp_path / "state")
+    messages = ended("dedup", stored.warcs, *out, *ONE, "--spark", "2")[2]
+    said = f"cannot be read: Unable to locate credentials, on {socket.gethostname()}: each machine"
+    assert said in messages and not stored.results("partly")
 
 
 def test_parts_of_large_objects(
