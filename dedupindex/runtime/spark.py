@@ -15,6 +15,7 @@ import re
 import secrets
 import socket
 import sys
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -46,6 +47,12 @@ _ENDED = (
 _LOG4J = "log4j2.properties"  # ours is beside this module: Spark prints only errors
 _MASTERS = re.compile(r"spark://((?:[^,/]+:\d+,?)+)")
 _MASTER_TIMEOUT = 5.0  # seconds for a connection
+_PATIENCE = 30.0  # seconds without a task on any executor
+_WAITING = (
+    "dedupindex: {} has had no executor for this run for 30 seconds: are its workers running, with "
+    "a free core and the memory of spark.executor.memory (1 GB)? Waiting for one; Ctrl-C ends"
+)
+_OTHER_MASTER = re.compile(r"(?!k8s://)(?:\w+://|[^/\[]+:\d+$)")
 _LOST = (
     "an executor was lost while its results were fetched, and they were computed again: run the "
     "same command again"
@@ -87,10 +94,27 @@ def spark_session(master: str) -> Iterator[Cluster]:
         cluster = Cluster(context)
     except Exception as error:  # of Java
         raise BadInput(f"--spark {master}: {_first_line(error)}") from error
+    ended = threading.Event()
+    telling = (master, context.statusTracker(), ended)
+    threading.Thread(target=tell_of_waiting, args=telling, daemon=True).start()
     try:
         yield cluster
     finally:
+        ended.set()
         context.stop()
+
+
+def tell_of_waiting(master: str, tracker: Any, ended: threading.Event) -> None:
+    """Say on stderr, once, that no executor takes a task, which Spark waits for without end."""
+    while not ended.wait(_PATIENCE):
+        with suppress(Exception):  # of a session that ends meanwhile
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            begun = [stage.numActiveTasks + stage.numCompletedTasks for stage in stages if stage]
+            if any(begun):
+                return
+            if begun:
+                print(_WAITING.format(master), file=sys.stderr)
+                return
 
 
 def _passed_on() -> Iterator[tuple[str, str]]:
@@ -114,6 +138,9 @@ def check_master(master: str) -> None:
     Spark itself tries for a minute and prints a hundred lines. Other addresses are not checked.
     """
     if not (match := _MASTERS.fullmatch(master)):
+        if _OTHER_MASTER.match(master):
+            meant = "name a master as spark://HOST:PORT, yarn or local[4]"
+            raise BadInput(f"--spark {master}: {meant}")
         return
     reasons = []
     for place in match[1].split(","):

@@ -6,7 +6,8 @@ import marshal
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -404,6 +405,35 @@ def _summed(rows: Iterator[int]) -> Iterator[int]:
 def _failing(rows: Iterator[int]) -> Iterator[int]:
     yield next(rows)
     raise BadSource("no such row")
+
+
+@pytest.mark.parametrize("master", ["127.0.0.1:7077", "http://127.0.0.1:7077", "spark://host"])
+def test_masters_without_scheme_or_port_are_refused(master: str) -> None:
+    with pytest.raises(BadInput, match="name a master as spark://HOST:PORT"):
+        clusters.check_master(master)
+
+
+@pytest.mark.parametrize(("active", "said"), [([], False), ([0], True), ([0, 1], False)])
+def test_a_cluster_without_executors_is_not_waited_for_in_silence(
+    active: list[int], said: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """`active` has the tasks that run of each stage."""
+    monkeypatch.setattr(clusters, "_PATIENCE", 0.0)
+    ended, asked = threading.Event(), list[int]()
+
+    def active_stages() -> Sequence[int]:
+        asked.append(1)
+        if len(asked) == 3:
+            ended.set()
+        return range(len(active))
+
+    def stage_info(stage: int) -> object:
+        return SimpleNamespace(numActiveTasks=active[stage], numCompletedTasks=0)
+
+    tracker = SimpleNamespace(getActiveStageIds=active_stages, getStageInfo=stage_info)
+    clusters.tell_of_waiting("spark://host:1", tracker, ended)
+    err = capsys.readouterr().err
+    assert err.count("spark://host:1 has had no executor for this run") == said
 
 
 def test_a_stopped_spark_master_is_reported_in_one_sentence() -> None:
