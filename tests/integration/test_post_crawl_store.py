@@ -276,6 +276,27 @@ def test_copies_of_what_is_in_the_way_are_kept_whole_on_spark(
     assert found[0] == found[1] and found[0][0] < 9
 
 
+def test_originals_of_other_hosts_are_read_at_their_addresses(
+    stored: Stored, tmp_path: Path
+) -> None:
+    """A store is one for all hosts that share the work."""
+    sources = {"a": ("00/",), "b": ("01/", "03/")}
+    for host, names in sources.items():
+        own = [f"{stored.warcs}{name}" for name in names]
+        typed("manifest", *own, "--host", host, "-o", tmp_path / host, *ONE)
+    typed("resolve", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "plan")
+    out, state = f"{stored.bucket.url}/hosts-b", ("--state", tmp_path / "state")
+    words = ("rewrite", tmp_path / "plan", "--host", "b", "--out", out, *state, *ONE)
+    output, said = typed(*words, "--json")
+    assert json.loads(output)["revisits"] == 6 and "other hosts" not in said
+    originals = ("--originals", f"{stored.warcs}00/")
+    typed("undedup", out, *state, *originals, "--out", tmp_path / "back", *ONE)
+    for source, name in (("01/", "x.warc.gz"), ("03/", "x.warc")):
+        assert (tmp_path / "back" / name).is_file()
+        against = ("--against", f"{stored.warcs}{source}{name}", tmp_path / "back" / name)
+        typed("verify", *against, "--records")
+
+
 def fail(*_: object) -> None:
     raise DedupError("the driver ends here")
 

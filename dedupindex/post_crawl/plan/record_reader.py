@@ -60,7 +60,8 @@ class ContainerUrls(NamedTuple):
             f"{base.replace(HOST, quote(container.host, safe='')).rstrip('/')}/{name}"
             for base in self.bases
         ]
-        return [*self.listed.get(container.number, ()), *below]
+        own = [container.path] if is_remote(container.path) else []  # one address for all hosts
+        return [*self.listed.get(container.number, ()), *below, *own]
 
 
 def container_urls(
