@@ -123,7 +123,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private int count
     private long sent                                  // captures that are not among them any more
     private final Set<String> waitingDigests = ConcurrentHashMap.newKeySet()
-    private final Object reporting = new Object()      // one report at a time
+    private final Object reporting = new Object()      // one report at a time; the lock of:
+    private Exception reportProblem                    // why the server refuses reports, though it may answer lookups; null: it does not
+    private long refusedSince, refusedUntil            // the first of them, and when the next may be sent
 
     @CompileStatic
     @POJO
@@ -156,10 +158,17 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         }
     }
 
+    /** Our server answers that it cannot do this; it may be able to do other things. */
+    @CompileStatic
+    @POJO
+    private static class Unable extends IOException {
+        Unable(String message) { super(message) }
+    }
+
     /** The server refuses the token, or that there is none. */
     @CompileStatic
     @POJO
-    private static class Forbidden extends IOException {
+    private static class Forbidden extends Unable {
         final int status
         final String reason                            // of the server
         Forbidden(int status, String reason, String message) { super(message); this.status = status; this.reason = reason }
@@ -338,7 +347,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (begun && !counts.equals(countsSent)) post('/crawls/' + crawl + '/counts', counts, FORM)
             countsSent = counts
         } catch (Exception e) {                        // the filter is as it was, and in the end not used any more
-            if (logged.add(-1)) log(Level.WARNING, 'the digest filter was not renewed; further failures are not logged: ' + e)
+            if (logged.add(-1)) log(Level.WARNING, 'the digest filter was not renewed; further failures are not logged: ' + said(e))
         }
     }
 
@@ -359,6 +368,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         synchronized (waiting) { last = sent + count }
         synchronized (reporting) {
             if (failures > before) return              // the thread that was waited for has just met the failure
+            if (reportProblem != null && milliseconds() < refusedUntil) return
             while (true) {
                 int size = 0
                 StringBuilder lines = new StringBuilder()
@@ -397,17 +407,40 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (!begun) begin()
             JSONObject answer = new JSONObject(post('/captures?crawl='.concat(crawl), lines, LINES))
             answered()
+            reportAccepted()
             long bad = answer.optLong('bad')
             notReported.addAndGet(bad)
             reported.addAndGet(size - bad)
             countRefused(answer.optJSONObject('refused'))
             return true
         } catch (Exception e) {
-            failed('not reported', e)
+            if (begun && failures == 0 && e instanceof Unable) reportRefused(e)
+            else failed('not reported', e)
             if (!(e instanceof Refused) || ((Refused) e).status == 429) return false
             notReported.addAndGet(size)
             return true
         }
+    }
+
+    /**
+     * The server refuses reports, and may go on answering lookups: they often need no token, and no room on its disk. The next
+     * answer to a lookup would end an outage, so this is not counted as one; but it is logged once and tried again as in one.
+     */
+    private void reportRefused(Exception e) {
+        long now = milliseconds()
+        if (reportProblem == null) {
+            refusedSince = now
+            String because = e instanceof Forbidden ? ', because the server ' + tokenProblem((Forbidden) e) + ' (read at the next launch)' : ''
+            log(Level.SEVERE, 'not reported' + because + '. Until the server accepts reports again, no lookup finds what this crawl stores from now on: ' + server + ': ' + said(e))
+        }
+        reportProblem = e
+        refusedUntil = now + pause(now - refusedSince)
+    }
+
+    private void reportAccepted() {
+        if (reportProblem == null) return
+        reportProblem = null
+        log(Level.INFO, server + ' accepts reports again, also of what waited; not reported in this crawl: ' + notReported)
     }
 
     /** Add to `refusals` what the answer to a report has; one report at a time. */
@@ -524,7 +557,13 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (e instanceof Forbidden) return 'the server ' + tokenProblem((Forbidden) e)
         if (e instanceof Stranger) return stranger
         if (e instanceof Refused) return 'the server refused it: ' + e.message
-        return 'the server did not answer as it should: ' + e
+        return 'the server did not answer as it should: ' + said(e)
+    }
+
+    /** What an exception says, with the name of its class if that says more. */
+    private static String said(Exception e) {
+        boolean ours = e.class === IOException || e.class.enclosingClass === DedupClient
+        return ours ? e.message : e.toString()
     }
 
     /** The pause grows with the outage, but not as long as nobody listens: such a probe costs nothing. */
@@ -534,12 +573,14 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             since = now
             if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem((Forbidden) e) + ': ' + server + ': ' + e.message)
             else if (!stranger.isEmpty() && e instanceof Stranger) log(Level.SEVERE, consequence + '; all is stored, because ' + stranger + ': ' + e.message)
-            else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. ' + meanwhile() + ': ' + server + ': ' + e)
+            else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. ' + meanwhile() + ': ' + server + ': ' + said(e))
         }
         failures = failures + 1
-        long pause = e instanceof ConnectException ? SHORTEST : Math.max(SHORTEST, (now - since).intdiv(SHARE).longValue())
-        until = now + Math.min(pause, quiet)
+        until = now + (e instanceof ConnectException ? Math.min(SHORTEST, quiet) : pause(now - since))
     }
+
+    /** How long to wait until the next probe of a server that is reachable and has failed for so long. */
+    private long pause(long failing) { Math.min(quiet, Math.max(SHORTEST, failing.intdiv(SHARE).longValue())) }
 
     /** What is looked up until the server answers. */
     private String meanwhile() {
@@ -617,6 +658,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (code == 401 || code == 403) throw new Forbidden(code, reason, message)
         if (code == 404) begun = false                 // the server has another index now, which does not know this crawl
         if ((code < 500 || code == 501) && !ours) throw new Stranger(message)
+        if (code >= 500 && ours) throw new Unable(message)
         throw new IOException(message)
     }
 
@@ -716,7 +758,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         try {
             end(event.message ?: '')
         } catch (Exception e) {                        // out of here it would stop the thread that ends the crawl
-            log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e)
+            log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + said(e))
         } finally {
             ended.countDown()
             try {
@@ -766,12 +808,15 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private void end(String reason) {
         if (crawl == null) identify()
+        synchronized (reporting) { refusedUntil = 0L } // the last time is now
         flush()
+        boolean refused
         synchronized (reporting) {                     // when no report is on its way
             synchronized (waiting) {                   // what could not be reported
                 notReported.addAndGet(count)
                 forget(count)
             }
+            refused = reportProblem instanceof Forbidden
         }
         String missed = missed()
         log(Level.INFO, 'crawl ' + crawl + ': ' + counts())
@@ -787,19 +832,20 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         for (int left = ATTEMPTS; left > 0; left--) {
             try {
                 post(step, outcome, FORM)
-                log(Level.INFO, 'done: POST ' + step + (missed ? later(cancel) : ''))
                 keepReport()
+                log(Level.INFO, 'done: POST ' + step + (missed ? later(cancel) : ''))
                 return
             } catch (IOException e) {
                 // Logged at once: when Heritrix exits, its log is closed before we are done.
                 boolean referred = cancel && e instanceof Refused && ((Refused) e).status == 409
                 if (left == ATTEMPTS) {
-                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e)
+                    boolean forbidden = refused || e instanceof Forbidden
+                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + said(e))
                     if (referred) {
-                        log(Level.SEVERE, 'revisits of other crawls may refer to what it stored: commit it by hand: ' + byHand('/crawls/' + crawl + '/commit', outcome))
-                        log(Level.SEVERE, 'or, if its WARCs and those revisits are thrown away, cancel it: ' + byHand(step, outcome + '&force=true'))
+                        log(Level.SEVERE, 'revisits of other crawls may refer to what it stored: commit it by hand: ' + byHand('/crawls/' + crawl + '/commit', outcome, forbidden))
+                        log(Level.SEVERE, 'or, if its WARCs and those revisits are thrown away, cancel it: ' + byHand(step, outcome + '&force=true', forbidden))
                     } else {
-                        log(Level.SEVERE, 'if no line "done" follows, do it by hand: ' + byHand(step, outcome))
+                        log(Level.SEVERE, 'if no line "done" follows, do it by hand: ' + byHand(step, outcome, forbidden))
                     }
                     log(Level.SEVERE, 'then bin/report INDEX --crawl ' + crawl + ' prints the report that is missing in reports/')
                     if (missed) log(Level.SEVERE, 'crawl ' + crawl + missed + later(cancel))
@@ -822,10 +868,12 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         } else log(Level.INFO, subject + ', because nothing was to be looked up: no response had the status 2xx and a body, or dedupLookup is disabled')
     }
 
-    /** The command that ends the crawl; it names the token and does not show it. */
-    private String byHand(String step, String outcome) {
-        String header = token.isEmpty() ? '' : '-H "Authorization: Bearer $TOKEN" '
-        String where = token.isEmpty() ? '' : ' (TOKEN is the token of dedup-beans.xml)'
+    /** The command that ends the crawl; it names the token and does not show it. `forbidden`: the server does not take that of the job. */
+    private String byHand(String step, String outcome, boolean forbidden) {
+        boolean none = token.isEmpty() && !forbidden
+        String header = none ? '' : '-H "Authorization: Bearer $TOKEN" '
+        String where = none ? '' : ' (TOKEN is the token of dedup-beans.xml)'
+        if (forbidden) where = ' (TOKEN is one that may write to this crawl; bin/token INDEX --add NAME prints a new one)'
         return 'curl ' + header + "-d '" + outcome + "' '" + server + step + "'" + where
     }
 
@@ -840,8 +888,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             Path part = target.resolveSibling('dedupindex-report.txt.part')
             Files.write(part, text)
             Files.move(part, target, StandardCopyOption.ATOMIC_MOVE)
-        } catch (IOException e) {
-            log(Level.WARNING, 'no ' + target + ' was written (bin/report --crawl ' + crawl + ' has the same): ' + e)
+        } catch (Exception e) {                        // the crawl is committed or cancelled all the same
+            log(Level.WARNING, 'no ' + target + ' was written (bin/report --crawl ' + crawl + ' has the same): ' + said(e))
         }
     }
 

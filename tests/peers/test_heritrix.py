@@ -13,14 +13,16 @@ import socket
 import subprocess
 import time
 from base64 import b32encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from hashlib import sha1
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from queue import Queue
 from threading import Barrier, Event, Semaphore, Thread
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import pytest
 
@@ -269,6 +271,16 @@ def test_the_report_is_beside_heritrixs_own(harvests: Harvests) -> None:
         assert text.rstrip().endswith(report["groups"][0]["host"])
 
 
+def test_the_report_is_written_when_the_log_says_done(heritrix: Heritrix, tmp_path: Path) -> None:
+    with closing(one_page()) as site, serving(empty_index(tmp_path)) as server:
+        job = heritrix.make("report", site, f"http://127.0.0.1:{server.port}")
+        with heritrix.running(job) as (process, _):
+            assert process.stdout is not None
+            assert any("dedup: done: POST /crawls/report-" in line for line in process.stdout)
+            assert (job / "latest" / "reports" / "dedupindex-report.txt").exists()
+            process.communicate(timeout=DEADLINE)
+
+
 def test_the_crawl_log_names_the_same_originals(harvests: Harvests, tmp_path: Path) -> None:
     log = harvests.second.launch / "logs" / "crawl.log"
     dedupindex("index", "-w", "-m", ".*", "-i", "crawllog", log, tmp_path / "i")
@@ -414,6 +426,117 @@ def test_each_refusal_of_a_token_has_its_advice(
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
     last = ours[-1].partition(f"crawl {crawl.name} was never begun at {url}, because the server ")
     assert says.format(name=crawl.name) in last[2] and "; not looked up 1; index the" in last[2]
+
+
+def ten_pages() -> Site:
+    """A site of ten pages."""
+    site = Site()
+    paths = [f"/{number}.png" for number in range(10)]
+    site.pages = {path: Page(path.encode() * 99, "image/png") for path in paths}
+    links = "".join(f'<a href="{path}"></a>' for path in site.pages)
+    site.pages["/"] = Page(links.encode())
+    return site
+
+
+def slowly(site: Site, at: dict[str, Callable[[], object]]) -> None:
+    """Make pages wait for a report, and something happen before some of them."""
+
+    def before(path: str) -> None:
+        time.sleep(0.15)
+        at.get(path, lambda: None)()
+
+    site.before = before
+
+
+def refuses(server: Running, token: str = "") -> bool:
+    """Whether a crawl cannot be begun with a token."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as connection:
+        connection.request("POST", "/crawls", urlencode({"name": "tried"}), headers)
+        return connection.getresponse().status == 401
+
+
+def test_reports_that_are_refused_in_the_middle_are_one_line(
+    heritrix: Heritrix, tmp_path: Path
+) -> None:
+    """The index gets its first token while a crawl has none, and loses it: lookups go on."""
+    index = empty_index(tmp_path)
+    with closing(ten_pages()) as site, serving(index) as server:
+
+        def refuse() -> None:
+            dedupindex("token", index, "--add", "other")
+            assert until(lambda: refuses(server))
+
+        def accept() -> None:
+            dedupindex("token", index, "--remove", "other")
+            assert until(lambda: not refuses(server))
+            time.sleep(1.3)  # the pause between two reports that are tried
+
+        slowly(site, {"/1.png": refuse, "/8.png": accept})
+        crawl = heritrix.run(heritrix.make("refused", site, f"http://127.0.0.1:{server.port}"))
+        shown = crawl_of(server, crawl.name)
+    url = f"http://127.0.0.1:{server.port}"
+    (alert,) = (line for line in crawl.alerts().splitlines() if "dedup: " in line)
+    wants = f"dedup: not reported, because the server wants a token for the crawl {crawl.name}; set"
+    assert wants in alert and "(read at the next launch). Until the server accepts reports" in alert
+    assert "no lookup finds what this crawl stores from now on: http" in alert
+    back = f"{url} accepts reports again, also of what waited; not reported in this crawl: 0"
+    assert crawl.output.count(back) == 1 and "answers again" not in crawl.output
+    assert (shown["state"], shown["captures"]) == ("committed", len(stored(site, crawl.records())))
+    assert f"done: POST /crawls/{crawl.name}/commit\n" in crawl.output
+
+
+@pytest.mark.parametrize("has_token", [True, False])
+def test_a_crawl_whose_token_is_refused_at_its_end_says_how_to_commit_it(
+    heritrix: Heritrix, tmp_path: Path, has_token: bool
+) -> None:
+    index = empty_index(tmp_path)
+    token = dedupindex("token", index, "--add", "own")[0].strip() if has_token else ""
+    fresh = list[str]()
+    with closing(ten_pages()) as site, serving(index) as server:
+
+        def refuse() -> None:
+            fresh.append(dedupindex("token", index, "--add", "fresh")[0].strip())
+            if has_token:
+                dedupindex("token", index, "--remove", "own")
+            assert until(lambda: refuses(server, token))
+
+        slowly(site, {"/3.png": refuse})
+        job = heritrix.make(f"ended-{has_token}", site, f"http://127.0.0.1:{server.port}")
+        crawl = heritrix.run(with_settings(job, {"token": token}))
+        assert crawl_of(server, crawl.name)["state"] == "open"
+        text = crawl.alerts() + crawl.output
+        assert crawl.alerts().count("dedup: not reported") == 1 and "all is stored" not in text
+        assert "DedupClient$" not in text and "answers again" not in text
+        refused = f"{crawl.name} is still open: POST /crawls/{crawl.name}/commit was answered 401 "
+        assert refused in crawl.alerts()
+        hint = (
+            r"do it by hand: (curl .*?/commit') \(TOKEN is one that may write to this crawl; bin/"
+        )
+        command = re.search(hint, crawl.alerts())
+        assert command is not None
+        environment = {**os.environ, "TOKEN": fresh[0]}
+        subprocess.run(["sh", "-c", command[1]], env=environment, check=True, timeout=30)
+        told = crawl_of(server, crawl.name)
+    assert told["state"] == "committed" and told["not_reported"] >= 3
+    assert told["captures"] + told["not_reported"] == len(stored(site, crawl.records()))
+
+
+def test_reports_that_a_full_disk_refuses_are_one_line(heritrix: Heritrix) -> None:
+    """The server answers lookups all the time."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        lookup = handler.path.startswith("/lookup")
+        full = handler.path.startswith("/captures")
+        text = b'{"error": {"code": "index_unavailable"}}' if full else b"" if lookup else b"{}"
+        replying(503 if full else 204 if lookup else 200, text)(handler)
+
+    with closing(ten_pages()) as site, stub_server(answer) as url:
+        slowly(site, {})
+        crawl = heritrix.run(heritrix.make("full", site, url))
+    (alert,) = (line for line in crawl.alerts().splitlines() if "dedup: " in line)
+    assert "dedup: not reported. Until the server accepts reports again, no lookup finds" in alert
+    assert "answers again" not in crawl.output and "; not reported 11\n" in crawl.output
 
 
 def test_a_crawl_with_nothing_to_look_up_is_no_alert(heritrix: Heritrix, tmp_path: Path) -> None:
