@@ -53,6 +53,7 @@ import org.archive.modules.DispositionChain
 import org.archive.modules.FetchChain
 import org.archive.modules.Processor
 import org.archive.modules.ProcessorChain
+import org.archive.modules.deciderules.DecideResult
 import org.archive.modules.fetcher.FetchStatusCodes
 import org.archive.modules.recrawl.RecrawlAttributeConstants
 import org.archive.modules.revisit.IdenticalPayloadDigestRevisit
@@ -107,6 +108,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private String nameTaken = ''                      // why the server does not take the crawl: it knows the name
     private String stranger = ''                       // why the crawl has not begun: there is no dedupindex
     private String notBegunBecause = ''                // the reason of the last attempt to begin the crawl
+    DedupLookup neverRun                               // it stands where it looks nothing up; null: it does, or there is none
+    private boolean uncounted                          // how many responses are not looked up, as it is in no right place
     private volatile Refusal refusals                  // of the index, of captures that were reported
 
     private final List<Processor> ours = new ArrayList<Processor>()   // of the chains
@@ -353,7 +356,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** What only this client knows of the crawl. */
     private Form selfReport() {
-        Form counts = new Form().put('not_looked_up', notLookedUp).put('not_reported', notReported)
+        Form counts = new Form()
+        if (!uncounted) counts.put('not_looked_up', notLookedUp)
+        counts.put('not_reported', notReported)
         if (filter != null) counts.put('answered_by_filter', answeredByFilter)
         return counts.put('left_out_by_rule', leftOut)
     }
@@ -721,15 +726,25 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         lookupProblem = misplaced(all, DedupLookup, fetcher, writer)
         storeProblem = misplaced(all, DedupStore, writer, -1)
         String revisits = conditional ? misplaced(all, DedupNotModified, fetcher, writer) : ''
-        if (!lookupProblem.isEmpty()) log(Level.WARNING, lookupProblem + '. No response is deduplicated')
-        if (!storeProblem.isEmpty()) log(Level.WARNING, storeProblem + '. Nothing is reported, so no lookup finds what is stored')
+        int lookup = placeOf(all, DedupLookup)
+        if (lookup < 0 || lookup < fetcher) {
+            for (Processor one : ours) if (storeProblem.isEmpty() && one instanceof DedupLookup) neverRun = (DedupLookup) one
+            uncounted = neverRun == null
+        }
+        if (!lookupProblem.isEmpty()) log(Level.WARNING, lookupProblem + '. No response' + (conditional && revisits.isEmpty() ? ' but a 304' : '') + ' becomes a revisit')
+        if (!storeProblem.isEmpty()) log(Level.WARNING, storeProblem + '. Nothing that is stored in full is reported, so no lookup finds it')
         if (!revisits.isEmpty()) log(Level.WARNING, revisits + '. No answer 304 becomes a revisit')
+    }
+
+    /** The first place of our processor, -1 if it stands in no chain. */
+    private static int placeOf(List<Processor> all, Class<? extends Processor> kind) {
+        for (int i = 0; i < all.size(); i++) if (all.get(i).getClass() === kind) return i
+        return -1
     }
 
     /** What is wrong with the place of our processor, which stands behind one place and before another; '' if nothing is. -1: no such place. */
     private String misplaced(List<Processor> all, Class<? extends Processor> kind, int after, int before) {
-        int place = -1
-        for (int i = all.size() - 1; i >= 0; i--) if (all.get(i).getClass() === kind) place = i
+        int place = placeOf(all, kind)
         if (place > after && (before < 0 || place < before)) return ''   // before text is put together, which is slow in Java's first seconds
         String name = 'dedup' + kind.simpleName.substring(5)
         for (Processor one : ours) if (one.getClass() === kind) name = one.beanName
@@ -785,7 +800,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private String missed() {
         StringBuilder text = new StringBuilder()
-        if (notLookedUp.get() > 0L) text.append('; not looked up ').append(notLookedUp)
+        if (uncounted) text.append('; how many were not looked up is not known')
+        else if (notLookedUp.get() > 0L) text.append('; not looked up ').append(notLookedUp)
         if (notReported.get() > 0L) text.append('; not reported ').append(notReported)
         return text.toString()
     }
@@ -824,8 +840,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             notBegun(missed)
             return
         }
-        String problem = storeProblem.isEmpty() ? lookupProblem : storeProblem   // logged now, as `done` may come when the log is closed
-        if (!problem.isEmpty()) log(Level.WARNING, 'crawl ' + crawl + ': nothing was reported, because ' + problem + later())
+        // Logged now, as `done` may come when the log is closed.
+        if (!lookupProblem.isEmpty() || !storeProblem.isEmpty()) log(Level.WARNING, 'crawl ' + crawl + ': ' + withoutOurs() + later())
         boolean cancel = settings.cancelOn != null && settings.cancelOn.matcher(reason).find()
         String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
         String outcome = selfReport().put('exit', reason).text()
@@ -856,12 +872,18 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         }
     }
 
+    /** What a crawl went without, as dedupLookup or dedupStore has the wrong place. */
+    private String withoutOurs() {
+        String because = lookupProblem + (lookupProblem.isEmpty() || storeProblem.isEmpty() ? '' : ', and ') + storeProblem
+        return (neverRun != null || uncounted ? 'no response was looked up, and ' : '') + 'nothing that was stored in full was reported, because ' + because
+    }
+
     /** Say why the server does not know the crawl, and what to do if it should. */
     private void notBegun(String missed) {
         String subject = 'crawl ' + crawl + ' was never begun at ' + server
+        String why = notBegunBecause ?: lookupProblem
         if (nameTaken) log(Level.SEVERE, 'this launch could not begin the crawl ' + crawl + ', as there is one of this name: ' + nameTaken + missed + later())
-        else if (missed) log(Level.SEVERE, subject + (notBegunBecause.isEmpty() ? '' : ', because ' + notBegunBecause) + missed + later())
-        else if (lookupProblem) log(Level.WARNING, subject + ', because ' + lookupProblem + later())
+        else if (missed || lookupProblem) log(why && why == lookupProblem ? Level.WARNING : Level.SEVERE, subject + (why ? ', because ' + why : '') + missed + later())
         else if (leftOut.get() > 0L) {
             log(Level.INFO, subject + ', because nothing was to be looked up: shouldProcessRule of dedupLookup in dedup-beans.xml leaves out ' +
                 (leftOut.get() == 1L ? 'the only response' : 'all ' + leftOut + ' responses') + ' (text, unless you changed it: docs/crawlers.md says how to look it up)')
@@ -1547,6 +1569,14 @@ class DedupLookup extends Processor {
         if (shouldProcess(curi)) client.leftOut.incrementAndGet()
     }
 
+    /** Count a response that would have come here if this stood in its place. */
+    void countUnasked(CrawlURI curi) {
+        if (!shouldProcess(curi)) return
+        boolean left = getShouldProcessRule().decisionFor(curi) === DecideResult.REJECT
+        AtomicLong count = left ? client.leftOut : client.notLookedUp
+        count.incrementAndGet()
+    }
+
     @Override
     String report() { super.report() + '  ' + client.counts() + '\n' }
 }
@@ -1709,7 +1739,7 @@ class DedupStore extends Processor {
     @Override
     protected boolean shouldProcess(CrawlURI curi) {
         if (curi.isRevisit()) return client.conditional && DedupNotModified.isOurs(curi)
-        return curi.hasContentDigestHistory()
+        return curi.hasContentDigestHistory() || client.neverRun != null
     }
 
     /** What must be known of a response to ask for it on conditions later. */
@@ -1742,6 +1772,8 @@ class DedupStore extends Processor {
             reportRevisit(curi)
             return
         }
+        client.neverRun?.countUnasked(curi)
+        if (!curi.hasContentDigestHistory()) return
         Map<String, Object> written = curi.getContentDigestHistory()
         if (written.isEmpty()) return                  // the writer left it out
         Row capture = new Row()

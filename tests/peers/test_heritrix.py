@@ -586,31 +586,37 @@ def test_what_the_index_refuses_is_counted_by_reason(heritrix: Heritrix, tmp_pat
             "no-lookup",
             [(LOOKUP, "")],
             "dedupLookup stands in no chain of crawler-beans.cxml: write <ref bean=",
-            ", because dedupLookup stands in no chain of crawler-beans.cxml",
+            "because dedupLookup stands in no chain of crawler-beans.cxml{cure}; not looked up 1;",
         ),
         (
             "early-lookup",
             [(LOOKUP, ""), (FETCHER, LOOKUP + FETCHER)],
             "dedupLookup stands before fetchHttp in crawler-beans.cxml: write <ref bean=",
-            ", because dedupLookup stands before fetchHttp in crawler-beans.cxml",
+            "because dedupLookup stands before fetchHttp in crawler-beans.cxml{cure}; not looked",
         ),
         (
             "late-lookup",
             [(LOOKUP, ""), (STORE, STORE + LOOKUP)],
             "dedupLookup stands after warcWriter in crawler-beans.cxml: write <ref bean=",
-            ": nothing was reported, because dedupLookup stands after warcWriter in crawler-beans",
+            ": nothing that was stored in full was reported, because dedupLookup stands after",
         ),
         (
             "no-store",
             [(STORE, "")],
             "dedupStore stands in no chain of crawler-beans.cxml: write <ref bean=",
-            ": nothing was reported, because dedupStore stands in no chain of crawler-beans.cxml",
+            ": nothing that was stored in full was reported, because dedupStore stands in no chain",
         ),
         (
             "early-store",
             [(STORE, ""), (LOOKUP, LOOKUP + STORE)],
             "dedupStore stands before warcWriter in crawler-beans.cxml: write <ref bean=",
-            ": nothing was reported, because dedupStore stands before warcWriter in crawler-beans",
+            ": nothing that was stored in full was reported, because dedupStore stands before",
+        ),
+        (
+            "neither",
+            [(LOOKUP, ""), (STORE, "")],
+            "dedupLookup stands in no chain of crawler-beans.cxml: write <ref bean=",
+            "{cure}; how many were not looked up is not known; index the WARCs",
         ),
     ],
 )
@@ -632,7 +638,8 @@ def test_a_processor_in_the_wrong_place_is_named_at_launch(
         profile.write_text(text)
         crawl = heritrix.run(job)
     assert at_launch in crawl.alerts().split("dedup: ")[1] and "SEVERE" not in crawl.alerts()
-    assert at_end in crawl.output
+    cure = ': write <ref bean="dedupLookup"/> after <ref bean="fetchHttp"/>'
+    assert at_end.format(cure=cure) in crawl.output
     repair = f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)"
     assert repair in crawl.output
 

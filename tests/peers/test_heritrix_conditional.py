@@ -255,3 +255,27 @@ def test_bin_verify_finds_nothing_wrong(twice: Twice) -> None:
     # Heritrix leaves the blocks of revisits empty, and the row names no record.
     assert set(said) == {"no-http-headers", "no-refers-to"}, said
     assert said["no-refers-to"] == 1
+
+
+def test_responses_that_a_missing_processor_does_not_look_up_are_counted(tmp_path: Path) -> None:
+    """Answers 304 become revisits and are reported all the same."""
+    dedupindex("index", "--empty", "--etag", "-w", "-m", ".*", tmp_path / "index")
+    with closing(Site()) as site, serving(tmp_path / "index") as server:
+        site.pages = {
+            "/": Page(b'<a href="/tag.png"></a><a href="/plain.png"></a>'),
+            "/tag.png": Versions('"t1"').page(),
+            "/plain.png": Versions().page(),
+        }
+        heritrix, address = Heritrix(heritrix_home(), tmp_path), f"http://127.0.0.1:{server.port}"
+        heritrix.run(heritrix.make("whole", site, address, "--conditional"))
+        job = heritrix.make("part", site, address, "--conditional")
+        profile, lookup = job / "crawler-beans.cxml", '<ref bean="dedupLookup"/>'
+        assert profile.read_text().count(lookup) == 1
+        profile.write_text(profile.read_text().replace(lookup, ""))
+        crawl = heritrix.run(job)
+    assert "No response but a 304 becomes a revisit" in crawl.alerts()
+    assert "not fetched 3000; reported 1; not looked up 2\n" in crawl.output
+    because = "nothing that was stored in full was reported, because dedupLookup stands in no chain"
+    assert f"{crawl.name}: no response was looked up, and {because} of" in crawl.output
+    text = (crawl.launch / "reports" / "dedupindex-report.txt").read_text()
+    assert "  not looked up:      2 more, stored in full (the crawler's own count)" in text
