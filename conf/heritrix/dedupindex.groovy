@@ -134,8 +134,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     @POJO
     private static class Capture {
         final String digest, json
+        final boolean stored                           // in full; what is reported of a revisit is its URL's last state
         Capture next
-        Capture(String digest, String json) { this.digest = digest; this.json = json }
+        Capture(String digest, String json, boolean stored) { this.digest = digest; this.json = json; this.stored = stored }
     }
 
     /** How many captures the rules of the index refused for a reason; of each reason there is one. */
@@ -313,15 +314,15 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         return content(answer.status, answer.text, 'GET', path)
     }
 
-    /** Take note of a capture that was written; it is reported soon. When too many wait, it is only counted. */
+    /** Take note of a capture that was written, `raw` null if as a revisit; it is reported soon. When too many wait, it is only counted. */
     void report(String digest, byte[] raw, Row capture) {
         if (raw != null) filter?.add(digest, raw)
         synchronized (waiting) {
             if (count >= MOST_WAITING) {
-                notReported.incrementAndGet()
+                if (raw != null) notReported.incrementAndGet()
                 return
             }
-            Capture added = new Capture(digest, capture.json())
+            Capture added = new Capture(digest, capture.json(), raw != null)
             if (newest == null) oldest = added
             else newest.next = added
             newest = added
@@ -375,16 +376,17 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (failures > before) return              // the thread that was waited for has just met the failure
             if (reportProblem != null && milliseconds() < refusedUntil) return
             while (true) {
-                int size = 0
+                int size = 0, stored = 0
                 StringBuilder lines = new StringBuilder()
                 synchronized (waiting) {
                     if (sent >= last) return           // also by the thread that was waited for
                     for (Capture capture = oldest; capture != null && size < BATCH; capture = capture.next) {
                         lines.append(capture.json).append('\n')
                         size++
+                        if (capture.stored) stored++
                     }
                 }
-                if (!sendReport(lines.toString(), size)) return
+                if (!sendReport(lines.toString(), stored)) return
                 synchronized (waiting) { forget(size) }
             }
         }
@@ -405,24 +407,24 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         sent = sent + size
     }
 
-    /** Report a batch; false if it must wait. */
-    private boolean sendReport(String lines, int size) {
+    /** Report a batch, of which so many are stored in full; false if it must wait. */
+    private boolean sendReport(String lines, int stored) {
         if (!mayTry()) return false
         try {
             if (!begun) begin()
             JSONObject answer = new JSONObject(post('/captures?crawl='.concat(crawl), lines, LINES))
             answered()
             reportAccepted()
-            long bad = answer.optLong('bad')
+            long bad = Math.min(answer.optLong('bad'), (long) stored)
             notReported.addAndGet(bad)
-            reported.addAndGet(size - bad)
+            reported.addAndGet(stored - bad)
             countRefused(answer.optJSONObject('refused'))
             return true
         } catch (Exception e) {
             if (begun && failures == 0 && e instanceof Unable) reportRefused(e)
             else failed('not reported', e)
             if (!(e instanceof Refused) || ((Refused) e).status == 429) return false
-            notReported.addAndGet(size)
+            notReported.addAndGet(stored)
             return true
         }
     }
@@ -829,7 +831,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         boolean refused
         synchronized (reporting) {                     // when no report is on its way
             synchronized (waiting) {                   // what could not be reported
-                notReported.addAndGet(count)
+                for (Capture capture = oldest; capture != null; capture = capture.next) if (capture.stored) notReported.incrementAndGet()
                 forget(count)
             }
             refused = reportProblem instanceof Forbidden
