@@ -390,7 +390,10 @@ def _needs(chosen: dict[str, Any], served: _ServedIndex | None) -> Iterator[str]
     elif chosen["digest_filter"] and not (served and served.has_filter):
         yield f"{has} a digest filter: bin/index --digest-filter INDEX makes it"
     if chosen["conditional"] and not (served and served.settings.get("etag") is True):
-        yield f"{has} what URLs answered last: make it with bin/index --etag"
+        yield (
+            f"{has} what URLs answered last, which only a new index can have: "
+            "bin/index --empty --etag --all INDEX makes one"
+        )
     if chosen["everything"] and not (served and served.takes_text()):
         more = "" if served is None else ", and refuses what is reported of it"
         yield f"{has} text{more}: make it with bin/index --all"

@@ -322,11 +322,13 @@ def _cleanup(index: Path, *, adds: bool) -> Iterator[None]:
         directory = Path(error.filename or index).parent
         closed = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         closed = closed and not os.access(directory, os.W_OK)
-        reason = f"{directory} is not writable" if closed else str(error)
+        named = f"{error.filename}: " if error.filename else ""
+        reason = f"{directory} is not writable" if closed else f"{named}{error.strerror or error}"
         remedy = "when there is room" if full else "when the cause is removed"
+        kept = "the index is as it was" if adds else "there is no index yet"
         raise IndexUnavailable(
-            f"{'adding to' if adds else 'building'} {index} failed: {reason}; the index is as it "
-            f"was, run the same command again {remedy}"
+            f"{'adding to' if adds else 'building'} {index} failed: {reason}; {kept}, run the same "
+            f"command again {remedy}"
         ) from error
 
 

@@ -370,7 +370,7 @@ def free_space(path: Path) -> int:
 def check_free_space(path: Path, needed: int) -> None:
     """Raise `DedupError` unless `needed` bytes fit on the disk."""
     if lack := lack_of_space(path, needed):
-        raise DedupError(f"{lack}; nothing was written")
+        raise DedupError(f"{lack}; nothing was written: make room, or do fewer files at a time")
 
 
 def lack_of_space(path: Path, needed: int) -> str:

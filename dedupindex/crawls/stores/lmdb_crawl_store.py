@@ -32,7 +32,7 @@ from dedupindex.errors import (
     FormatFromPast,
     IndexUnavailable,
 )
-from dedupindex.index.engines.lmdb.lmdb_file import check_pages, open_in, unopened
+from dedupindex.index.engines.lmdb.lmdb_file import check_pages, failed, open_in, unopened
 from dedupindex.index.format.cells import unsealed
 from dedupindex.index.identity import FORMAT
 from dedupindex.runtime.files import stable_directory, sync_directory
@@ -162,7 +162,7 @@ class LmdbStore(Store):
         try:
             yield
         except lmdb.Error as error:
-            raise IndexUnavailable(f"{self.path}: {error}") from error
+            raise failed(self.path, error) from error
 
     def copy(self, target: Path) -> None:
         with self._explained(), open(target / FILE, "xb") as stream:

@@ -398,7 +398,7 @@ def _captures(database: Database, where: str) -> MissingCaptures:
 
 
 REASONS = {
-    "arc": "an ARC document: ARC files are never rewritten",
+    "arc": "an ARC document: ARC files are never rewritten; bin/convert makes WARC files of them",
     "ambiguous-line": "a URL record of an ARC file that can be read in two ways",
     "bad-date": "no WARC-Date, or none that names a second",
     "bad-digest": "a WARC-Payload-Digest that is not a digest",

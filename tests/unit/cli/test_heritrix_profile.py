@@ -274,7 +274,8 @@ def test_only_what_the_index_lacks_is_said(
         else:
             assert lacks == [
                 "a digest filter: bin/index --digest-filter INDEX makes it",
-                "what URLs answered last: make it with bin/index --etag",
+                "what URLs answered last, which only a new index can have: "
+                "bin/index --empty --etag --all INDEX makes one",
                 "text, and refuses what is reported of it: make it with bin/index --all",
             ]
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 import lmdb
 
 from dedupindex.errors import RESTORE_OR_BUILD, Damaged, IndexUnavailable
+from dedupindex.runtime.atomic_replace import free_space
 from dedupindex.runtime.files import stable_directory
 
 DAMAGE = (
@@ -22,6 +23,7 @@ DAMAGE = (
     lmdb.PageNotFoundError,
     lmdb.PanicError,
 )
+_FULL = 1 << 20  # bytes that are free; LMDB says only that a write failed
 MAP_SIZE = 1 << 40  # bytes of address space, not of disk: the largest an index may grow
 
 _META = struct.Struct("=16xII16xI92x8xQ")  # of a page: magic, version, page size, transaction
@@ -114,6 +116,12 @@ def unopened(path: Path, error: Exception) -> Damaged | IndexUnavailable:
         return Damaged(f"{path} is damaged ({found}): {RESTORE_OR_BUILD}")
     reason = error.strerror if isinstance(error, OSError) else None
     return IndexUnavailable(f"{path} cannot be opened: {reason or error}")
+
+
+def failed(path: Path, error: lmdb.Error) -> IndexUnavailable:
+    """Return the error for a file that cannot be read or written, which is open."""
+    full = free_space(path.parent) < _FULL
+    return IndexUnavailable(f"{path}: {error}{' (the disk is full)' if full else ''}")
 
 
 def check_pages(path: Path) -> None:
