@@ -9,6 +9,7 @@ task of a lost executor is repeated elsewhere.
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import re
@@ -94,6 +95,7 @@ def spark_session(master: str) -> Iterator[Cluster]:
         cluster = Cluster(context)
     except Exception as error:  # of Java
         raise BadInput(f"--spark {master}: {_first_line(error)}") from error
+    logging.getLogger().addFilter(_is_not_of_py4j)
     ended = threading.Event()
     telling = (master, context.statusTracker(), ended)
     threading.Thread(target=tell_of_waiting, args=telling, daemon=True).start()
@@ -102,6 +104,11 @@ def spark_session(master: str) -> Iterator[Cluster]:
     finally:
         ended.set()
         context.stop()
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Leave out the trace that py4j logs of each call that Ctrl-C interrupts."""
+    return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
 def tell_of_waiting(master: str, tracker: Any, ended: threading.Event) -> None:
