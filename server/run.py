@@ -52,6 +52,7 @@ from server.metrics import Metrics, block_size
 from server.wsgi_fast_path import AccessLog, HotRoutes
 
 _CHECK_EVERY = 0.05  # seconds between two checks of the workers by the main process
+_LAST_ACCEPTED = 1.0  # seconds after SIGTERM in which a worker may still accept connections
 _PARENT_EVERY = 1.0  # seconds between two checks of the main process by a worker
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", *ENVIRONMENT)
 
@@ -229,7 +230,7 @@ class _GranianServer(MPServer):
         listeners.shut([self._sockets[idx]])
         time.sleep(DRAIN)
         WorkerProcess.terminate(old)  # type: ignore[no-untyped-call]
-        old.inner.join(DRAIN)  # it accepts nothing any more, even if a request keeps it longer
+        old.inner.join(_LAST_ACCEPTED)
         listeners.reopen(self._sockets[idx])
 
     def _announce_stop(self) -> None:

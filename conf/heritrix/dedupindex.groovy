@@ -90,7 +90,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private static final Logger LOG = Logger.getLogger('org.archive.dedupindex')
 
     final AtomicLong lookups = new AtomicLong(), duplicates = new AtomicLong(), reported = new AtomicLong()
-    final AtomicLong notLookedUp = new AtomicLong(), notReported = new AtomicLong(), answeredByFilter = new AtomicLong()
+    final AtomicLong notLookedUp = new AtomicLong(), notReported = new AtomicLong(), revisitsNotReported = new AtomicLong(), answeredByFilter = new AtomicLong()
     final AtomicLong leftOut = new AtomicLong()        // responses that the rule of dedupLookup leaves out
     final AtomicLong notModified = new AtomicLong(), notFetched = new AtomicLong()   // answers 304, and the bytes of their originals
 
@@ -108,8 +108,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private String nameTaken = ''                      // why the server does not take the crawl: it knows the name
     private String stranger = ''                       // why the crawl has not begun: there is no dedupindex
     private String notBegunBecause = ''                // the reason of the last attempt to begin the crawl
-    DedupLookup neverRun                               // it stands where it looks nothing up; null: it does, or there is none
-    private boolean uncounted                          // how many responses are not looked up, as it is in no right place
+    DedupLookup unusedLookup                           // it stands where it looks nothing up; null: it does, or there is none
+    private boolean countUnknown                       // how many responses are not looked up, as it is in no right place
     private volatile Refusal refusals                  // of the index, of captures that were reported
 
     private final List<Processor> ours = new ArrayList<Processor>()   // of the chains
@@ -165,14 +165,14 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** Our server answers that it cannot do this; it may be able to do other things. */
     @CompileStatic
     @POJO
-    private static class Unable extends IOException {
-        Unable(String message) { super(message) }
+    private static class ServerError extends IOException {
+        ServerError(String message) { super(message) }
     }
 
     /** The server refuses the token, or that there is none. */
     @CompileStatic
     @POJO
-    private static class Forbidden extends Unable {
+    private static class Forbidden extends ServerError {
         final int status
         final String reason                            // of the server
         Forbidden(int status, String reason, String message) { super(message); this.status = status; this.reason = reason }
@@ -319,7 +319,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (raw != null) filter?.add(digest, raw)
         synchronized (waiting) {
             if (count >= MOST_WAITING) {
-                if (raw != null) notReported.incrementAndGet()
+                (raw == null ? revisitsNotReported : notReported).incrementAndGet()
                 return
             }
             Capture added = new Capture(digest, capture.json(), raw != null)
@@ -351,14 +351,14 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (begun && !counts.equals(countsSent)) post('/crawls/' + crawl + '/counts', counts, FORM)
             countsSent = counts
         } catch (Exception e) {                        // the filter is as it was, and in the end not used any more
-            if (logged.add(-1)) log(Level.WARNING, 'the digest filter was not renewed; further failures are not logged: ' + said(e))
+            if (logged.add(-1)) log(Level.WARNING, 'the digest filter was not renewed; further failures are not logged: ' + messageOf(e))
         }
     }
 
     /** What only this client knows of the crawl. */
     private Form selfReport() {
         Form counts = new Form()
-        if (!uncounted) counts.put('not_looked_up', notLookedUp)
+        if (!countUnknown) counts.put('not_looked_up', notLookedUp)
         counts.put('not_reported', notReported)
         if (filter != null) counts.put('answered_by_filter', answeredByFilter)
         return counts.put('left_out_by_rule', leftOut)
@@ -386,10 +386,16 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                         if (capture.stored) stored++
                     }
                 }
-                if (!sendReport(lines.toString(), stored)) return
+                if (!sendReport(lines.toString(), size, stored)) return
                 synchronized (waiting) { forget(size) }
             }
         }
+    }
+
+    /** Report what waits, also if the server has just refused a report. */
+    void flushNow() {
+        synchronized (reporting) { refusedUntil = 0L }
+        flush()
     }
 
     /** Take away the oldest captures that wait; the caller has their lock. */
@@ -407,8 +413,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         sent = sent + size
     }
 
-    /** Report a batch, of which so many are stored in full; false if it must wait. */
-    private boolean sendReport(String lines, int stored) {
+    /** Report a batch, of which so many are stored in full, others as revisits; false if it must wait. */
+    private boolean sendReport(String lines, int size, int stored) {
         if (!mayTry()) return false
         try {
             if (!begun) begin()
@@ -421,10 +427,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             countRefused(answer.optJSONObject('refused'))
             return true
         } catch (Exception e) {
-            if (begun && failures == 0 && e instanceof Unable) reportRefused(e)
+            if (begun && failures == 0 && e instanceof ServerError) reportRefused(e)
             else failed('not reported', e)
             if (!(e instanceof Refused) || ((Refused) e).status == 429) return false
             notReported.addAndGet(stored)
+            revisitsNotReported.addAndGet(size - stored)
             return true
         }
     }
@@ -438,7 +445,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (reportProblem == null) {
             refusedSince = now
             String because = e instanceof Forbidden ? ', because the server ' + tokenProblem((Forbidden) e) + ' (read at the next launch)' : ''
-            log(Level.SEVERE, 'not reported' + because + '. Until the server accepts reports again, no lookup finds what this crawl stores from now on: ' + server + ': ' + said(e))
+            log(Level.SEVERE, 'not reported' + because + '. Until the server accepts reports again, no lookup finds what this crawl stores from now on: ' + server + ': ' + messageOf(e))
         }
         reportProblem = e
         refusedUntil = now + pause(now - refusedSince)
@@ -564,11 +571,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (e instanceof Forbidden) return 'the server ' + tokenProblem((Forbidden) e)
         if (e instanceof Stranger) return stranger
         if (e instanceof Refused) return 'the server refused it: ' + e.message
-        return 'the server did not answer as it should: ' + said(e)
+        return 'the server did not answer as it should: ' + messageOf(e)
     }
 
     /** What an exception says, with the name of its class if that says more. */
-    private static String said(Exception e) {
+    private static String messageOf(Exception e) {
         boolean ours = e.class === IOException || e.class.enclosingClass === DedupClient
         return ours ? e.message : e.toString()
     }
@@ -580,7 +587,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             since = now
             if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem((Forbidden) e) + ': ' + server + ': ' + e.message)
             else if (!stranger.isEmpty() && e instanceof Stranger) log(Level.SEVERE, consequence + '; all is stored, because ' + stranger + ': ' + e.message)
-            else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. ' + meanwhile() + ': ' + server + ': ' + said(e))
+            else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. ' + meanwhile() + ': ' + server + ': ' + messageOf(e))
         }
         failures = failures + 1
         until = now + (e instanceof ConnectException ? Math.min(SHORTEST, quiet) : pause(now - since))
@@ -665,7 +672,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (code == 401 || code == 403) throw new Forbidden(code, reason, message)
         if (code == 404) begun = false                 // the server has another index now, which does not know this crawl
         if ((code < 500 || code == 501) && !ours) throw new Stranger(message)
-        if (code >= 500 && ours) throw new Unable(message)
+        if (code >= 500 && ours) throw new ServerError(message)
         throw new IOException(message)
     }
 
@@ -730,8 +737,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         String revisits = conditional ? misplaced(all, DedupNotModified, fetcher, writer) : ''
         int lookup = placeOf(all, DedupLookup)
         if (lookup < 0 || lookup < fetcher) {
-            for (Processor one : ours) if (storeProblem.isEmpty() && one instanceof DedupLookup) neverRun = (DedupLookup) one
-            uncounted = neverRun == null
+            for (Processor one : ours) if (storeProblem.isEmpty() && one instanceof DedupLookup) unusedLookup = (DedupLookup) one
+            countUnknown = unusedLookup == null
         }
         if (!lookupProblem.isEmpty()) log(Level.WARNING, lookupProblem + '. No response' + (conditional && revisits.isEmpty() ? ' but a 304' : '') + ' becomes a revisit')
         if (!storeProblem.isEmpty()) log(Level.WARNING, storeProblem + '. Nothing that is stored in full is reported, so no lookup finds it')
@@ -766,7 +773,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                 log(Level.WARNING, 'every response is looked up: a crawl in a namespace cannot use the digest filter')
             }
         }
-        if ('PAUSED'.equals(state) || 'STOPPING'.equals(state)) flush()
+        if ('PAUSED'.equals(state) || 'STOPPING'.equals(state)) flushNow()
         if (!'FINISHED'.equals(state)) return
         // Heritrix may exit as soon as the crawl is finished, without waiting for us; this makes it wait.
         CountDownLatch ended = new CountDownLatch(1)
@@ -775,7 +782,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         try {
             end(event.message ?: '')
         } catch (Exception e) {                        // out of here it would stop the thread that ends the crawl
-            log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + said(e))
+            log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + messageOf(e))
         } finally {
             ended.countDown()
             try {
@@ -802,9 +809,10 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private String missed() {
         StringBuilder text = new StringBuilder()
-        if (uncounted) text.append('; how many were not looked up is not known')
+        if (countUnknown) text.append('; how many were not looked up is not known')
         else if (notLookedUp.get() > 0L) text.append('; not looked up ').append(notLookedUp)
         if (notReported.get() > 0L) text.append('; not reported ').append(notReported)
+        if (revisitsNotReported.get() > 0L) text.append('; revisits not reported ').append(revisitsNotReported)
         return text.toString()
     }
 
@@ -826,12 +834,13 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private void end(String reason) {
         if (crawl == null) identify()
-        synchronized (reporting) { refusedUntil = 0L } // the last time is now
-        flush()
+        flushNow()
         boolean refused
         synchronized (reporting) {                     // when no report is on its way
             synchronized (waiting) {                   // what could not be reported
-                for (Capture capture = oldest; capture != null; capture = capture.next) if (capture.stored) notReported.incrementAndGet()
+                for (Capture capture = oldest; capture != null; capture = capture.next) {
+                    (capture.stored ? notReported : revisitsNotReported).incrementAndGet()
+                }
                 forget(count)
             }
             refused = reportProblem instanceof Forbidden
@@ -858,7 +867,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                 boolean referred = cancel && e instanceof Refused && ((Refused) e).status == 409
                 if (left == ATTEMPTS) {
                     boolean forbidden = refused || e instanceof Forbidden
-                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + said(e))
+                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + messageOf(e))
                     if (referred) {
                         log(Level.SEVERE, 'revisits of other crawls may refer to what it stored: commit it by hand: ' + byHand('/crawls/' + crawl + '/commit', outcome, forbidden))
                         log(Level.SEVERE, 'or, if its WARCs and those revisits are thrown away, cancel it: ' + byHand(step, outcome + '&force=true', forbidden))
@@ -877,7 +886,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** What a crawl went without, as dedupLookup or dedupStore has the wrong place. */
     private String withoutOurs() {
         String because = lookupProblem + (lookupProblem.isEmpty() || storeProblem.isEmpty() ? '' : ', and ') + storeProblem
-        return (neverRun != null || uncounted ? 'no response was looked up, and ' : '') + 'nothing that was stored in full was reported, because ' + because
+        return (unusedLookup != null || countUnknown ? 'no response was looked up, and ' : '') + 'nothing that was stored in full was reported, because ' + because
     }
 
     /** Say why the server does not know the crawl, and what to do if it should. */
@@ -913,7 +922,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             Files.write(part, text)
             Files.move(part, target, StandardCopyOption.ATOMIC_MOVE)
         } catch (Exception e) {                        // the crawl is committed or cancelled all the same
-            log(Level.WARNING, 'no ' + target + ' was written (bin/report --crawl ' + crawl + ' has the same): ' + said(e))
+            log(Level.WARNING, 'no ' + target + ' was written (bin/report --crawl ' + crawl + ' has the same): ' + messageOf(e))
         }
     }
 
@@ -1741,7 +1750,7 @@ class DedupStore extends Processor {
     @Override
     protected boolean shouldProcess(CrawlURI curi) {
         if (curi.isRevisit()) return client.conditional && DedupNotModified.isOurs(curi)
-        return curi.hasContentDigestHistory() || client.neverRun != null
+        return curi.hasContentDigestHistory() || client.unusedLookup != null
     }
 
     /** What must be known of a response to ask for it on conditions later. */
@@ -1774,7 +1783,7 @@ class DedupStore extends Processor {
             reportRevisit(curi)
             return
         }
-        client.neverRun?.countUnasked(curi)
+        client.unusedLookup?.countUnasked(curi)
         if (!curi.hasContentDigestHistory()) return
         Map<String, Object> written = curi.getContentDigestHistory()
         if (written.isEmpty()) return                  // the writer left it out
@@ -1790,5 +1799,5 @@ class DedupStore extends Processor {
 
     /** A crawl that continues from a checkpoint does not write these records again, so they are reported now. */
     @Override
-    void startCheckpoint(Checkpoint checkpoint) { client.flush() }
+    void startCheckpoint(Checkpoint checkpoint) { client.flushNow() }
 }

@@ -292,7 +292,7 @@ def undo_all(
         tasks, not_restorable = find()
         if not (tasks or not_restorable):
             for root in roots:
-                if above := journal_above(root):
+                if not (root / DIRECTORY).is_dir() and (above := journal_above(root)):
                     raise BadInput(f"nothing was undone: {root} has no journal; {above}")
             say(
                 f"there is nothing to undo below {', '.join(map(str, roots))}: nothing was "

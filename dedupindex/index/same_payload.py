@@ -86,20 +86,20 @@ def by_key(
         yield key, cell, ledger
 
 
-def _alike(container: int) -> object:
-    """Stand for what keeps captures of different files apart."""
+def _one_group(container: int) -> object:
+    """Let captures of all files be of one group."""
 
 
 def stored(
     cell: bytes,
     ledger: list[bytes],
     place_of: Callable[[int], ContainerRef],
-    apart: Callable[[int], object] = _alike,
+    group_of: Callable[[int], object] = _one_group,
 ) -> Iterator[bytes]:
     """Yield the captures under a key, each once: a record may also be listed by a CDX file.
 
-    Those of one URL and second are one, unless `apart` returns different values for the numbers of
-    their files. Left out are captures that only a revisit names, unless they answer, rows of
+    Those of one URL and second are one, unless `group_of` returns different groups for the numbers
+    of their files. Left out are captures that only a revisit names, unless they answer, rows of
     records that were read and refused, and captures that are stored under a further digest.
     """
     entries = list(cells.entries_of(cell)) if cell else []
@@ -116,7 +116,7 @@ def stored(
         beaten = not cells.answers(entry) or entry not in entries
         if beaten and (_is_unproven(entry, tombstones) or tombstones.is_purged(entry, place_of)):
             continue
-        capture = entry[2:8], cells.packed_url(entry), apart(cells.container_of(entry))
+        capture = entry[2:8], cells.packed_url(entry), group_of(cells.container_of(entry))
         if capture not in seen:
             seen.add(capture)
             yield cells.strip_flags(entry)
@@ -131,17 +131,19 @@ def _is_unproven(entry: bytes, tombstones: Tombstones) -> bool:
     return kind == NAMED or (kind == ROW and tombstones.refutes(entry))
 
 
-def revisits(ledger: list[bytes], apart: Callable[[int], object] = _alike) -> Iterator[Dependent]:
+def revisits(
+    ledger: list[bytes], group_of: Callable[[int], object] = _one_group
+) -> Iterator[Dependent]:
     """Yield the revisits under a key, each once: it is also in a log, or in a copy of its file.
 
-    `apart` is as in `stored`. One is refused if any of its records or rows states what the index
-    refuses.
+    `group_of` is as in `stored`. One is refused if any of its records or rows, in its group, states
+    what the index refuses.
     """
     seen: dict[tuple[bytes, bytes, object], Dependent] = {}
     for body in ledger:
         if body[0] == cells.DEPENDENT:
             dependent = Dependent.of(body)
-            revisit = dependent.date, pack(dependent.url), apart(dependent.container)
+            revisit = dependent.date, pack(dependent.url), group_of(dependent.container)
             if revisit not in seen or (dependent.refused and not seen[revisit].refused):
                 seen[revisit] = dependent
     yield from seen.values()

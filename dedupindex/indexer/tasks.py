@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -16,6 +17,7 @@ from dedupindex.index.format.file_names import last_name
 from dedupindex.object_store import RemoteFile, is_remote, redacted
 from dedupindex.sources import Expanded, is_stream, service_of
 from dedupindex.sources.source import GROWING
+from dedupindex.warc.zstd_format import NEEDS
 
 _READ_BYTES = 1 << 20
 TASK_BYTES = 1 << 30  # of containers; a killed build keeps its finished tasks
@@ -73,7 +75,6 @@ def make_plan(
     moved = dict[str, str]()  # known ones -> their other crawl
     replaced = defaultdict[str, list[str]](list)  # by their crawl
     found_names = set[str]()
-    _pass_known(expanded, None if reread else view)
     for path in expanded.paths:
         if is_stream(path):
             inputs.append(Input(path, 0))
@@ -96,22 +97,25 @@ def make_plan(
     _check_complete(done, found_names)
     _check_crawls(replaced, crawl, index)
     plan.dropped.update(chain.from_iterable(replaced.values()))
+    plan.known += 0 if reread or plan.dropped else _pass_known(expanded, view)
     inputs += _read_again(plan, known, moved, reread=reread)
     plan.tasks = _divide(inputs, jobs)
     return plan
 
 
-def _pass_known(expanded: Expanded, view: View | None) -> None:
-    """Take files that the index has out of the problems, such as one whose dictionary is missing.
+def _pass_known(expanded: Expanded, view: View | None) -> int:
+    """Take files that the index has, and whose dictionary is missing now, out of the problems.
 
-    What they hold is known: they need not be read.
+    They need not be read. Returns how many there are.
     """
-    for problem in [one for one in expanded.problems if one.offset == 0]:
-        found = _input(problem.container, expanded)
-        before = None if view is None else view.container(found.name)
-        if before is not None and _is_unchanged(found, before):
-            expanded.problems.remove(problem)
-            expanded.paths.append(problem.container)
+    before = len(expanded.problems)
+    for problem in [one for one in expanded.problems if NEEDS in one.message]:
+        with suppress(BadSource):  # it is gone
+            found = _input(problem.container, expanded)
+            known = view.container(found.name) if view is not None else None
+            if known is not None and _is_unchanged(found, known):
+                expanded.problems.remove(problem)
+    return before - len(expanded.problems)
 
 
 def _is_unchanged(found: Input, before: IndexedContainer) -> bool:

@@ -82,8 +82,7 @@ _HOSTS, _ALL_HOSTS = "revisits-by-host.jsonl", "hosts.jsonl"
 _SHOWN = 20  # hosts of a report
 _UNDO_DATA = (
     "warning: {0} has the undo data of earlier runs ({0}/.rewrite), which the results do not get: "
-    "keep {0} to restore those records, or restore them first with bin/undedup {1} --out OTHER and "
-    "run bin/dedup OTHER"
+    "keep {0} to restore those records, or restore them first: bin/undedup {1}"
 )
 _LINKS = (
     "warning: sources that are links to others of them: {}. Their results are files of their own, "
@@ -143,9 +142,10 @@ def dedup(
         if options.store:  # a mistake in the address shows before everything is read
             next(list_directory(options.store), None)
         for place in _rewritten_before(files):
-            say(_UNDO_DATA.format(place, shlex.quote(place)))
-        if links := _further_names(files):
-            say(singular(_LINKS.format(f"{len(links):,} files", amount(sum(links)))))
+            then = " --in-place" if is_remote(place) else " --out OTHER, and run bin/dedup OTHER"
+            say(_UNDO_DATA.format(place, shlex.quote(place) + then))
+        if linked := _linked_sizes(files):
+            say(singular(_LINKS.format(f"{len(linked):,} files", amount(sum(linked)))))
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             return _DedupRun(found, options, work, say, on_progress).report()
@@ -195,7 +195,7 @@ def estimate(
         return replace(estimated, sampled_captures=report.captures, left=report.left)
 
 
-def _further_names(files: list[SourceFile]) -> list[int]:
+def _linked_sizes(files: list[SourceFile]) -> list[int]:
     """Return the sizes of files that are another name of one of these files."""
     seen, sizes = set[tuple[int, int]](), list[int]()
     for file in files:

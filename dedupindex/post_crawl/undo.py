@@ -51,7 +51,13 @@ from dedupindex.runtime.atomic_replace import (
     removing,
     replace_file,
 )
-from dedupindex.sources.discover import HEAD, zstd_problem
+from dedupindex.warc.zstd_format import (
+    MAGIC,
+    MissingDictionary,
+    UnreadableFrame,
+    content_start,
+    is_zstd,
+)
 
 _OF_A_PATH = (  # of a name in a damaged journal
     errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL,
@@ -345,8 +351,13 @@ def _write(task: Undo, source: BinaryIO, sink: Sink) -> tuple[Restored, FileBefo
 
 def _check_dictionary(source: BinaryIO) -> None:
     """Raise `Untouched` if a dictionary is missing, without which no record can be read."""
-    if problem := zstd_problem(os.pread(source.fileno(), HEAD, 0), source):
-        raise Untouched(f"it {problem}")
+    try:
+        if is_zstd(os.pread(source.fileno(), len(MAGIC), 0)):
+            content_start(lambda offset, count: os.pread(source.fileno(), count, offset), 1)
+    except MissingDictionary as error:
+        raise Untouched(f"its frames {error}") from error
+    except UnreadableFrame:
+        pass  # damaged: other records may be sound
 
 
 def _why_not_rewritten(path: Path, journal: Journal, source: BinaryIO) -> str:

@@ -48,10 +48,11 @@ _ENDED = (
 _LOG4J = "log4j2.properties"  # ours is beside this module: Spark prints only errors
 _MASTERS = re.compile(r"spark://((?:[^,/]+:\d+,?)+)")
 _MASTER_TIMEOUT = 5.0  # seconds for a connection
-_PATIENCE = 30.0  # seconds without a task on any executor
+_CHECK_EVERY = 30.0  # seconds between two checks whether executors take tasks
 _WAITING = (
-    "dedupindex: {} has had no executor for this run for 30 seconds: are its workers running, with "
-    "a free core and the memory of spark.executor.memory (1 GB)? Waiting for one; Ctrl-C ends"
+    "dedupindex: {} has had no executor for this run for 30 seconds or more: are its workers "
+    "running, with a free core and the memory of spark.executor.memory (1 GB)? Waiting for one; "
+    "Ctrl-C ends"
 )
 _OTHER_MASTER = re.compile(r"(?!k8s://)(?:\w+://|[^/\[]+:\d+$)")
 _LOST = (
@@ -97,8 +98,8 @@ def spark_session(master: str) -> Iterator[Cluster]:
         raise BadInput(f"--spark {master}: {_first_line(error)}") from error
     logging.getLogger().addFilter(_is_not_of_py4j)
     ended = threading.Event()
-    telling = (master, context.statusTracker(), ended)
-    threading.Thread(target=tell_of_waiting, args=telling, daemon=True).start()
+    watched = (master, context.statusTracker(), ended)
+    threading.Thread(target=report_waiting, args=watched, daemon=True).start()
     try:
         yield cluster
     finally:
@@ -111,17 +112,22 @@ def _is_not_of_py4j(record: logging.LogRecord) -> bool:
     return f"{os.sep}py4j{os.sep}" not in record.pathname
 
 
-def tell_of_waiting(master: str, tracker: Any, ended: threading.Event) -> None:
+def report_waiting(master: str, tracker: Any, ended: threading.Event) -> None:
     """Say on stderr, once, that no executor takes a task, which Spark waits for without end."""
-    while not ended.wait(_PATIENCE):
+    idle = set[int]()  # stages without a task the last time
+    while not ended.wait(_CHECK_EVERY):
         with suppress(Exception):  # of a session that ends meanwhile
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            begun = [stage.numActiveTasks + stage.numCompletedTasks for stage in stages if stage]
-            if any(begun):
+            stages = {stage: tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()}
+            counts = {
+                stage: found.numActiveTasks + found.numCompletedTasks
+                for stage, found in stages.items() if found
+            }  # fmt: skip
+            if any(counts.values()):
                 return
-            if begun:
+            if idle & counts.keys():
                 print(_WAITING.format(master), file=sys.stderr)
                 return
+            idle = set(counts)
 
 
 def _passed_on() -> Iterator[tuple[str, str]]:

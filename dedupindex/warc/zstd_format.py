@@ -44,6 +44,7 @@ VARIABLE = "DEDUPINDEX_ZSTD_DICTIONARY"
 Processes that this one starts, also those of Spark, find them there.
 """
 
+NEEDS = "need the zstd dictionary"
 MAGIC = b"\x28\xb5\x2f\xfd"
 DICTIONARY_FRAME = b"\x5d\x2a\x4d\x18"
 _DICTIONARY = b"\x37\xa4\x30\xec"
@@ -73,6 +74,10 @@ RecordLength = Callable[[bytes], int]
 
 class UnreadableFrame(Exception):
     """The frame may be sound, but it cannot be decompressed."""
+
+
+class MissingDictionary(UnreadableFrame):
+    """It was compressed with a dictionary that is neither in the file nor was given."""
 
 
 class FrameHeader(NamedTuple):
@@ -196,13 +201,13 @@ class Dictionaries:
         """Return the dictionary of a frame; raises `UnreadableFrame` if it is missing."""
         wanted = header.dictionary
         if wanted and (self.default is None or self.default.dict_id != wanted):
-            missing = f"need the zstd dictionary {wanted}, which is missing (--zstd-dictionary)"
+            missing = f"{NEEDS} {wanted}, which is missing (--zstd-dictionary)"
             try:
                 found = given_dictionaries().get(wanted)
             except UnreadableFrame as error:
-                raise UnreadableFrame(f"{missing}: {error}") from error
+                raise MissingDictionary(f"{missing}: {error}") from error
             if found is None:
-                raise UnreadableFrame(missing + self.problem)
+                raise MissingDictionary(missing + self.problem)
             if self.default is None:
                 self.default = found
             return found

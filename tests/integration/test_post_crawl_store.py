@@ -234,30 +234,34 @@ def test_on_spark_as_in_one_process(
     typed("verify", "--against", stored.source, tmp_path / "back", "--records")
 
 
+@pytest.mark.parametrize("more", [("--spark", "2"), ()], ids=["spark", "here"])
 def test_results_whose_journals_were_lost_with_the_driver(
-    stored: Stored, monkeypatch: pytest.MonkeyPatch
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
-    """The next run finds the objects and makes the same journals."""
+    """The next run, there or on one machine, finds the objects and makes the same journals."""
     run_spark_here(monkeypatch)
-    words = [*stored.rewriting("orphans"), *ONE, "--spark", "2"]
-    state = stored.top / "state-orphans"
+    name = f"orphans{len(more)}"
+    words, state = [*stored.rewriting(name), *ONE], stored.top / f"state-{name}"
     with monkeypatch.context() as patched:
         patched.setattr(rewrite_on_spark, "adopt", fail)
-        assert ended(*words)[0]
-    assert stored.results("orphans") == stored.planned and not journals_of(state)
-    undoing = ("undedup", f"{stored.bucket.url}/orphans", "--state", state, *ONE, "--out")
-    _, said = typed(*undoing, stored.top / "unproven", status=7)
+        assert ended(*words, "--spark", "2")[0]
+    assert stored.results(name) == stored.planned and not journals_of(state)
+    undoing = ("undedup", f"{stored.bucket.url}/{name}", "--state", state, *ONE, "--out")
+    results = [stored.top / f"{name}-{proven}" for proven in ("unproven", "proven")]
+    _, said = typed(*undoing, results[0], status=7)
     assert "restored record by record: an interrupted run on Spark may have written it" in said
     assert said.count("restored, but not proven") == 9
-    (state / ".rewrite-killed" / "x").mkdir(parents=True)
-    output, _ = typed(*words, "--json")
+    if more:
+        (state / ".rewrite-killed" / "x").mkdir(parents=True)
+    output, _ = typed(*words, *more, "--json")
     assert json.loads(output)["revisits"] == 9
-    assert [path.name for path in state.iterdir()] == [".rewrite"]
-    assert len(journals_of(state)) == 3 and stored.results("orphans") == stored.planned
-    typed(*undoing, stored.top / "proven")
-    for result in ("unproven", "proven"):
-        (stored.top / result / "empty.warc.gz").touch()  # is in no plan
-        typed("verify", "--against", stored.source, stored.top / result, "--records")
+    assert not list(state.glob(".rewrite-*"))
+    assert not (state / ".rewrite" / "awaited").exists()
+    assert len(journals_of(state)) == 3 and stored.results(name) == stored.planned
+    typed(*undoing, results[1])
+    for result in results:
+        (result / "empty.warc.gz").touch()  # is in no plan
+        typed("verify", "--against", stored.source, result, "--records")
 
 
 def test_copies_of_what_is_in_the_way_are_kept_whole_on_spark(

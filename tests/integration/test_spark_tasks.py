@@ -418,7 +418,7 @@ def test_a_cluster_without_executors_is_not_waited_for_in_silence(
     active: list[int], said: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """`active` has the tasks that run of each stage."""
-    monkeypatch.setattr(clusters, "_PATIENCE", 0.0)
+    monkeypatch.setattr(clusters, "_CHECK_EVERY", 0.0)
     ended, asked = threading.Event(), list[int]()
 
     def active_stages() -> Sequence[int]:
@@ -431,7 +431,7 @@ def test_a_cluster_without_executors_is_not_waited_for_in_silence(
         return SimpleNamespace(numActiveTasks=active[stage], numCompletedTasks=0)
 
     tracker = SimpleNamespace(getActiveStageIds=active_stages, getStageInfo=stage_info)
-    clusters.tell_of_waiting("spark://host:1", tracker, ended)
+    clusters.report_waiting("spark://host:1", tracker, ended)
     err = capsys.readouterr().err
     assert err.count("spark://host:1 has had no executor for this run") == said
 

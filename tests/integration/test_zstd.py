@@ -7,6 +7,7 @@ import shlex
 import shutil
 import zipfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -253,6 +254,8 @@ def test_a_missing_dictionary_is_named_once(tmp_path: Path) -> None:
     assert "known before: 0" in out and "files read: 1" in out
     out, err = typed("index", "--add", tmp_path / "in", tmp_path / "index")  # it is known now
     assert "known before: 1" in out and words not in err
+    out, err = typed("index", "--replace", tmp_path / "in", tmp_path / "index")
+    assert "known before: 1" in out and words not in err
 
 
 def test_within_a_wacz(tmp_path: Path) -> None:
@@ -364,6 +367,27 @@ def test_printed_commands_have_the_dictionary(
     assert all(line.endswith(f" --zstd-dictionary {DICTIONARY}") for line in printed)
     monkeypatch.setenv(VARIABLE, "")
     _, said = typed("undedup", tmp_path / "out", "--out", tmp_path / "back", status=7)
-    assert "left alone: it is compressed with zstd" in said and "10944513, which is miss" in said
+    assert "left alone: its frames need the zstd dictionary 10944513, which is miss" in said
     assert "NOT RESTORED" not in said
     typed(*shlex.split(printed[1].partition(" bin/")[2].replace("OTHER", str(tmp_path / "back"))))
+
+
+def test_revisits_behind_a_damaged_frame_are_restored(tmp_path: Path) -> None:
+    bodies = [Random(number).randbytes(1500) for number in range(3)]
+    source, out = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    for day, more in ((1, []), (2, bodies[2:])):
+        date = b"2026-11-%02dT00:00:00Z" % day
+        frames = [
+            zst(
+                response(body, number=10 * day + at, Target_URI=b"http://a.test/%d" % at, Date=date)
+            )
+            for at, body in enumerate([*more, *bodies[:2]])
+        ]
+        (source / f"{day}.warc.zst").write_bytes(b"".join(frames))
+    assert json.loads(typed("dedup", source, "--out", out, "--json")[0])["revisits"] == 2
+    data = bytearray((out / "2.warc.zst").read_bytes())
+    data[4] ^= 255
+    (out / "2.warc.zst").write_bytes(data)
+    text, said = typed("undedup", out, "--out", tmp_path / "back", "--json", status=7)
+    assert json.loads(text)["records"] == 2, said + text

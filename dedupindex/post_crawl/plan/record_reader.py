@@ -43,6 +43,7 @@ class ContainerUrls(NamedTuple):
     listed: Mapping[int, tuple[str, ...]] = {}  # URLs of a table, by number of the container
     host: str = ""  # the name of this machine, if containers have hosts
     trusted: bool = False  # files of other hosts are not read: their manifests are believed
+    stores: bool = False  # objects that other hosts have scanned are read at their addresses
 
     @property
     def reads_elsewhere(self) -> bool:
@@ -60,7 +61,8 @@ class ContainerUrls(NamedTuple):
             f"{base.replace(HOST, quote(container.host, safe='')).rstrip('/')}/{name}"
             for base in self.bases
         ]
-        own = [container.path] if is_remote(container.path) else []  # one address for all hosts
+        at = self.stores and not self.is_here(container) and is_remote(container.path)
+        own = [container.path] if at else []
         return [*self.listed.get(container.number, ()), *below, *own]
 
 
@@ -75,7 +77,7 @@ def container_urls(
         if not base.startswith(("http://", "https://")):
             raise BadInput(f"--base-url {base} begins neither with http:// nor https://")
     listed = {} if table is None else _read_table(table, list(containers))
-    return ContainerUrls(bases, listed, host)
+    return ContainerUrls(bases, listed, host, stores=True)
 
 
 def _read_table(table: Path, containers: list[ManifestContainer]) -> dict[int, tuple[str, ...]]:

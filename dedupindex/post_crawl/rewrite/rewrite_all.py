@@ -40,7 +40,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
 from dedupindex.post_crawl.rewrite.rewrite_object import check_resumed_in_store, rewrite_object
 from dedupindex.post_crawl.rewrite.rewrite_on_spark import check_for_spark, rewrite_on_spark
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, locked_prefixes
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, await_journals, awaited
 from dedupindex.runtime.atomic_replace import (
     FileSink,
     Untouched,
@@ -143,7 +143,30 @@ def _outcomes(
         outcomes = _in_parts(job, containers, processes)
     else:
         outcomes = rewrite_on_spark(cluster, job, containers)
+    if job.store and not job.dry:
+        outcomes = _with_awaited(job, containers, outcomes, on_spark=cluster is not None)
     return outcomes if job.out is None else _with_corrections(job, outcomes)
+
+
+def _with_awaited(
+    job: RewriteJob, containers: list[ManifestContainer], outcomes: Iterator[RewriteOutcome], *,
+    on_spark: bool,
+) -> Iterator[RewriteOutcome]:  # fmt: skip
+    """Yield the outcomes; what is on disk says whose journals are lost if Spark's driver is killed.
+
+    A file that was left alone may have been written by an earlier run that was killed.
+    """
+    assert job.out is not None
+    earlier, left = awaited(job.out), set[str]()
+    names = {container.name for container in containers}
+    if on_spark:
+        await_journals(job.out, earlier | names)
+    for outcome in outcomes:
+        if outcome.state == "left_alone":
+            left.add(outcome.name)
+        yield outcome
+    if earlier or on_spark:
+        await_journals(job.out, earlier - (names - left))
 
 
 def _protect_for_others(job: RewriteJob) -> None:
@@ -333,14 +356,17 @@ def not_writable(job: RewriteJob) -> str:
     if job.out is not None:
         return ""
     containers = [file for file in job.containers().values() if not is_remote(file.path)]
-    places = {Path(file.root) for file in containers} | {
-        Path(file.path).parent for file in containers
-    }
+    journals = {file.root: Path(file.root, DIRECTORY) for file in containers}
+    places = {Path(file.path).parent for file in containers}
+    places.update(kept if kept.is_dir() else kept.parent for kept in journals.values())
     closed = {place for place in places if not os.access(place, os.W_OK)}
     for file in containers if closed else ():
-        place = Path(file.root) if Path(file.root) in closed else Path(file.path).parent
-        if place in closed and next(iter(job.plan.copies(file.number)), None) is not None:
-            return f"{place} cannot be written to, and {file.path} is to be replaced"
+        if next(iter(job.plan.copies(file.number)), None) is None:
+            continue
+        kept = journals[file.root]
+        for place in (kept if kept.is_dir() else kept.parent, Path(file.path).parent):
+            if place in closed:
+                return f"{place} cannot be written to, and {file.path} is to be replaced"
     return ""
 
 

@@ -25,7 +25,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteOutcome,
     rewrite_container,
 )
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, await_journals, awaited
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 _BESIDE = f"{DIRECTORY}-"  # beginning of the names of directories with journals that arrive
@@ -54,9 +54,6 @@ def rewrite_on_spark(
         for one in containers
     )
     place = None if job.dry else job.out
-    earlier, failed = set[str]() if job.dry else awaited(job.out), set[str]()
-    if not job.dry:
-        await_journals(job.out, earlier | {container.name for container in containers})
     for stale in place.glob(f"{_BESIDE}*") if place else ():  # of a driver that was killed
         shutil.rmtree(stale)
     with TemporaryDirectory(prefix=_BESIDE, dir=place) as name:
@@ -75,11 +72,7 @@ def rewrite_on_spark(
             shutil.rmtree(beside)
             beside.mkdir()
             files = PieceWriter(beside.parent)  # the next file may have pieces of these names
-            if row.state == "left_alone":
-                failed.add(row.name)
             yield row
-    if not job.dry:  # what is not of this plan, or was there with other content
-        await_journals(job.out, earlier - ({one.name for one in containers} - failed))
 
 
 def _rewrite_on_executor(task: _SparkTask) -> Iterator[FilePiece | RewriteOutcome]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Set
+from functools import lru_cache
 from pathlib import Path
 
 import blake3
@@ -27,10 +28,19 @@ def names_of(path: Path) -> Iterator[tuple[Path, str]]:
             yield directory, str(name.relative_to(directory))
 
 
-def awaited(directory: Path) -> set[str]:
+def awaited(directory: Path) -> Set[str]:
     """Return the names of files whose journals an interrupted run on Spark may have lost."""
     path = directory / DIRECTORY / _AWAITED
-    return set(json.loads(path.read_bytes())) if path.exists() else set()
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return frozenset()
+    return _names_in(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=1)  # an undo asks for every file
+def _names_in(path: Path, changed: int, size: int) -> Set[str]:
+    return frozenset(json.loads(path.read_bytes()))
 
 
 def await_journals(directory: Path, names: Set[str]) -> None:

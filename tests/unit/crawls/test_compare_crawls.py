@@ -100,7 +100,7 @@ def test_backwards_new_is_gone(tmp_path: Path) -> None:
         assert there[one] == back[other] and there[f"{one}_bytes"] == back[f"{other}_bytes"]
 
 
-def test_crawls_that_run_at_the_same_time_are_counted_apart(tmp_path: Path) -> None:
+def test_crawls_that_run_at_the_same_time_are_counted_separately(tmp_path: Path) -> None:
     """A URL that both fetch in one second is in both."""
     index, original = begin(tmp_path), capture(1, b"http://x.example/1", crawl="other")
     twice = capture(2, b"http://x.example/2", 3, container="/old.warc.gz", crawl="old")
