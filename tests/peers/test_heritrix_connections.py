@@ -244,7 +244,9 @@ loader.parseClass('''
             add()
             new Answer(200, '{"bad": 0}', false)
         }
-        void add() { client.report('sha1:' + client.lookups.incrementAndGet(), null, new Row()) }
+        void add() {
+            client.report('sha1:' + client.lookups.incrementAndGet(), new byte[20], new Row())
+        }
     }
 ''')
 def client = loader.loadClass('DedupClient').newInstance()
