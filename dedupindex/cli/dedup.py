@@ -422,9 +422,9 @@ def _undo(report: DedupReport) -> Iterator[str]:
     if report.undoable and not report.dry_run:
         plan = printable(shlex.quote(str(report.work / "plan")))
         undo, commit = (f"bin/rewrite {plan} {step}" for step in ("--undo", "--commit"))
-        earlier = report.journals > report.journal
-        whole = "undo this and the earlier runs" if earlier else "undo"
-        yield f"{whole}: {with_dictionaries(undo)}"
+        own = "this and " if report.journal else ""
+        runs = f" {own}the earlier runs" if report.journals > report.journal else ""
+        yield f"undo{runs}: {with_dictionaries(undo)}"
         yield f"or discard the removed records for good: {with_dictionaries(commit)}"
 
 

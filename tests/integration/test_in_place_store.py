@@ -170,7 +170,7 @@ def test_as_on_one_machine(stored: Stored, tmp_path: Path) -> None:
     assert report["verified"]["files"] == len(replaced)
 
     text, _ = typed(*words, *ONE)  # again: nothing is to be done
-    assert f"undo: bin/rewrite {tmp_path / 'work' / 'plan'} --undo" in text
+    assert f"undo the earlier runs: bin/rewrite {tmp_path / 'work' / 'plan'} --undo" in text
     assert stored.now() == stored.after
     typed("verify", "--against", f"{stored.bucket.url}/before", stored.warcs)
     output, _ = typed("undedup", stored.warcs, "--in-place", *ONE, "--json")
