@@ -27,7 +27,7 @@ def test_a_master_that_does_not_answer() -> None:
         check_master("spark://127.0.0.1:99999")
 
 
-@pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://h:1", "spark://h", ""])
+@pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://h:1", "2", ""])
 def test_other_masters_are_left_to_spark(master: str) -> None:
     check_master(master)
 
