@@ -575,7 +575,9 @@ def test_what_the_index_refuses_is_counted_by_reason(heritrix: Heritrix, tmp_pat
     """The job looks text up, and the index has none."""
     dedupindex("index", "--empty", tmp_path / "index")
     with closing(one_page()) as site, serving(tmp_path / "index") as server:
-        crawl = heritrix.run(heritrix.make("refused", site, f"http://127.0.0.1:{server.port}"))
+        crawl = heritrix.run(
+            heritrix.make("refused-by-rules", site, f"http://127.0.0.1:{server.port}")
+        )
     assert "; reported 1, of these refused by the rules of the index: mime 1\n" in crawl.output
 
 
