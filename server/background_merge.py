@@ -31,7 +31,7 @@ class BackgroundMerge:
 
     def __init__(self, live: LiveIndex, clock: Callable[[], float] = time.monotonic) -> None:
         self._live, self._clock = live, clock
-        self._store: Callable[[], Store | None] = _none  # not to keep a replaced file open
+        self._store: Callable[[], Store | None] = lambda: None  # not to keep a replaced file open
         self._seen_merged: dict[int, float] = {}  # by its crawls' numbers
         self._failed: set[int] = set()  # numbers of the crawls that could not be merged
         self._pause = EVERY
@@ -113,7 +113,3 @@ class BackgroundMerge:
             logs.LOGGER.info("merged committed crawls into %s", text[-500:])
         elif status != IndexBusy.exit_status:  # else another process writes: try later
             raise DedupError(text[-500:])
-
-
-def _none() -> None:
-    """Stand for the store before the first one is seen."""

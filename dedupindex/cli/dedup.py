@@ -421,11 +421,10 @@ def _undo(report: DedupReport) -> Iterator[str]:
     """Yield the commands that undo a run in place, or make it final."""
     if report.undoable and not report.dry_run:
         plan = printable(shlex.quote(str(report.work / "plan")))
-        undo, commit = (f"bin/rewrite {plan} {step}" for step in ("--undo", "--commit"))
         own = "this and " if report.journal else ""
         runs = f" {own}the earlier runs" if report.journals > report.journal else ""
-        yield f"undo{runs}: {with_dictionaries(undo)}"
-        yield f"or discard the removed records for good: {with_dictionaries(commit)}"
+        yield f"undo{runs}: bin/rewrite {plan} --undo"
+        yield f"or discard the removed records for good: bin/rewrite {plan} --commit"
 
 
 def _next(
@@ -433,16 +432,13 @@ def _next(
 ) -> list[str]:
     """Return the commands that verify a run once more and undo it."""
     if report.dry_run or out is None:
-        return [as_called(line) for line in _undo(report)]
+        return [as_called(with_dictionaries(line)) for line in _undo(report)]
     result = shlex.quote(str(out))
     state = f" --state {shlex.quote(str(report.state))}" if report.state else ""
     undo = f"restore the records: bin/undedup {result}{state} --out OTHER"
-    lines = [with_dictionaries(undo)] if report.revisits else []
+    lines = [undo] if report.revisits else []
     if len(sources) == 1 or (len(sources) <= _FOLDERS and all(map(os.path.isdir, sources))):
         last = f"{result} {_originals(report)}".rstrip()
         last += f" --spark {shlex.quote(spark)}" if spark else ""
-        lines[:0] = [
-            with_dictionaries(f"{_VERIFY}bin/verify --against {shlex.quote(one)} {last}")
-            for one in sources
-        ]
-    return [as_called(printable(line)) for line in lines]
+        lines[:0] = [f"{_VERIFY}bin/verify --against {shlex.quote(one)} {last}" for one in sources]
+    return [as_called(printable(with_dictionaries(line))) for line in lines]

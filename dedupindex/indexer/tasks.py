@@ -97,7 +97,7 @@ def make_plan(
     _check_complete(done, found_names)
     _check_crawls(replaced, crawl, index)
     plan.dropped.update(chain.from_iterable(replaced.values()))
-    plan.known += 0 if reread or plan.dropped else _pass_known(expanded, view)
+    plan.known += _pass_known(expanded, None if reread or plan.dropped else view)
     inputs += _read_again(plan, known, moved, reread=reread)
     plan.tasks = _divide(inputs, jobs)
     return plan
@@ -108,11 +108,13 @@ def _pass_known(expanded: Expanded, view: View | None) -> int:
 
     They need not be read. Returns how many there are.
     """
+    if view is None:
+        return 0
     before = len(expanded.problems)
     for problem in [one for one in expanded.problems if NEEDS in one.message]:
         with suppress(BadSource):  # it is gone
             found = _input(problem.container, expanded)
-            known = view.container(found.name) if view is not None else None
+            known = view.container(found.name)
             if known is not None and _is_unchanged(found, known):
                 expanded.problems.remove(problem)
     return before - len(expanded.problems)

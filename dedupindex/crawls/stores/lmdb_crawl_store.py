@@ -186,13 +186,13 @@ class ReadTransaction(LmdbReading):
         try:
             self.txn = self._env.begin()
         except lmdb.Error as error:
-            raise IndexUnavailable(f"{self._path}: {error}") from error
+            raise failed(self._path, error) from error
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.txn.abort()
         if isinstance(error, lmdb.Error):
-            raise IndexUnavailable(f"{self._path}: {error}") from error
+            raise failed(self._path, error) from error
 
 
 # --- group commit: changes of many threads are forced to disk together --------------------------

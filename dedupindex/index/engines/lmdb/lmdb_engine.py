@@ -490,7 +490,7 @@ class LmdbEngine(FileEngine):
             if self._trees is not None:
                 self._trees.env.reader_check()
         except lmdb.Error as error:
-            raise IndexUnavailable(f"{self.path}: {error}") from error
+            raise lmdb_file.failed(self.path, error) from error
 
     def check(self, on_progress: OnProgress = silent) -> list[str]:
         with self.view() as view:
