@@ -165,7 +165,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort) as error:
         if isinstance(error.__cause__, EOFError):  # click takes it for Ctrl-D
             raise error.__cause__ from None
-        click.echo("dedupindex: interrupted", err=True)
+        hint = str(error.__cause__ or "")
+        click.echo(f"dedupindex: interrupted{hint and f'; {hint}'}", err=True)
         failed = 130
     else:
         return status if isinstance(status, int) else 0

@@ -33,6 +33,7 @@ AS_INDEX = "dedupindex.as_index"  # key of a context: INDEX as typed; an address
 _DIGEST = re.compile(r"(?:md5|sha-?\d+|blake3):.*|\w{32}|\w{40}", re.IGNORECASE)
 UNSOUND = 8  # exit status: something is lost or will not replay
 NOTHING_FOUND = 10  # exit status of a question to which the index has no answer
+RESUMED = "run the same command again to resume"
 bars: list[Callable[[], AbstractContextManager[None]]] = []  # hide each that is on the terminal
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
@@ -87,10 +88,15 @@ class Command(click.Command):
         examples: str = "",
         own_signals: bool = False,
         like: tuple[str, click.Command] | None = None,
+        interrupted: str = "",
         **kwargs: Any,
     ) -> None:
-        """`like` is another command whose options may be meant, and its name."""
+        """`like` is another command whose options may be meant, and its name.
+
+        `interrupted` says what to do after Ctrl-C.
+        """
         super().__init__(*args, **kwargs)
+        self._interrupted = interrupted
         self.examples, self._own_signals, self._like = examples, own_signals, like
         self.params += (
             SingleOption(
@@ -150,7 +156,10 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         if not self._own_signals and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.default_int_handler)
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(self._interrupted) from error
 
     def get_help(self, ctx: click.Context) -> str:
         return help_as_called(super().get_help(ctx))

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from dedupindex.cli.common import Command, print_result, say, warn
+from dedupindex.cli.common import RESUMED, Command, print_result, say, warn
 from dedupindex.cli.options import OUT, flag, option, path_or_address, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, write_cdxj
@@ -85,7 +85,7 @@ class _Run:
         return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, interrupted=RESUMED)
 @click.argument("sources", nargs=-1, required=True, metavar="FILE...")
 @option("--out", required=True, type=path_or_address, metavar="DIR", help=OUT)
 @option("--to", "kind", type=click.Choice([GZIP, ZSTD]), help="Compress WARC files with this.")

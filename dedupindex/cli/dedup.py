@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import (
+    RESUMED,
     UNSOUND,
     ComparingCommand,
     file_lines,
@@ -79,7 +80,7 @@ _VERIFY = "verify: "
 _WIDE = 0.5  # share of the bytes: a wider interval says next to nothing
 
 
-@click.command(cls=ComparingCommand, examples=EXAMPLES)
+@click.command(cls=ComparingCommand, examples=EXAMPLES, interrupted=RESUMED)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @shared_options("--out", "--state", "--in-place")
 @flag("--dry-run", help="Do everything except writing archives.")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, print_result, say, status_7, warn
+from dedupindex.cli.common import RESUMED, Command, print_result, say, status_7, warn
 from dedupindex.cli.options import (
     PATH,
     Number,
@@ -54,7 +54,7 @@ _format_option = option(
 )
 
 
-@click.command(cls=Command, examples=HASH_EXAMPLES)
+@click.command(cls=Command, examples=HASH_EXAMPLES, interrupted=RESUMED)
 @click.argument("input_glob", metavar="INPUT_GLOB")
 @click.argument("output_dir", metavar="OUTPUT_DIR", type=path_or_address)
 @_characters_option
@@ -144,7 +144,7 @@ def _dedup_lines(report: HashDedupReport, output: Path | str) -> Iterator[str]:
         yield f"  {report.unsized:,} rows have no size and are not counted as saved"
 
 
-@click.command(cls=Command, examples=PIPELINE_EXAMPLES)
+@click.command(cls=Command, examples=PIPELINE_EXAMPLES, interrupted=RESUMED)
 @click.argument("globs", metavar="GLOBS")
 @click.argument("output_dir", metavar="OUTPUT_DIR", type=PATH)
 @flag("--debug", help="Run the processes one by one, and print what each did.")

@@ -79,7 +79,10 @@ _ACTIONS = ("check", "stats", "compact", "copy", "merge", "digest_filter")
 _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(
+    cls=Command, examples=EXAMPLES,
+    interrupted="run the same command again, a build with --resume to keep what was done",
+)  # fmt: skip
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.argument("index", type=any_index, required=False)
 @flag("-a", "--add", help="Add to an existing index, with its own settings.")

@@ -267,7 +267,7 @@ def _one(state: IndexSnapshot, given: Given) -> int:
     notes: list[str] = []
     if decision.answer is None:
         hint = explain.algorithm_hint(state.view, query, state.engine.identity.engine)
-        notes.append(as_called(hint))
+        notes += [as_called(hint), explain.purged_hint(state.view, query)]
     notes.append(no_scheme(query.url.decode("utf-8", "backslashreplace")))
     notes = [note for note in notes if note]
     print_result(answer, _text_of(decision, answer, query), notes)

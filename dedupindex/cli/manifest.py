@@ -9,6 +9,7 @@ from typing import IO
 import click
 
 from dedupindex.cli.common import (
+    RESUMED,
     UNSOUND,
     Command,
     count_lines,
@@ -41,7 +42,7 @@ _ALGORITHMS = tuple(name for name in SIZES if name != "blake3")
 _SHOWN = 1000  # differences that are named
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, interrupted=RESUMED)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @option(
     "-o", "--output", required=True, type=PATH, metavar="MANIFEST",

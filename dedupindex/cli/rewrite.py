@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, count_lines, file_lines, print_result, say
+from dedupindex.cli.common import RESUMED, Command, count_lines, file_lines, print_result, say
 from dedupindex.cli.options import PATH, flag, option, results_of, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj, write_offsets
@@ -79,7 +79,7 @@ bin/rewrite my-plan --commit                           # discards it for good
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, interrupted=RESUMED)
 @click.argument("plan", type=PATH)
 @shared_options("--out", "--state", "--in-place")
 @flag("--undo", setting=False, help="Restore bit for bit what --in-place replaced.")

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from dedupindex.cli.common import Command, say
+from dedupindex.cli.common import RESUMED, Command, say
 from dedupindex.cli.options import flag, option, path_or_address, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.rewrite import (
@@ -28,7 +28,7 @@ from dedupindex.cli.rewrite import (
 from dedupindex.cli.sent_requests import sent_requests
 from dedupindex.cli.verify import PLACE
 from dedupindex.errors import BadInput, as_called
-from dedupindex.object_store import check_creatable, counted_requests, redacted
+from dedupindex.object_store import check_creatable, counted_requests, is_remote, redacted
 from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.result_place import (
     NOT_IN_PLACE,
@@ -64,7 +64,7 @@ bin/undedup s3://bucket/warcs --in-place        # as before bin/dedup --in-place
 _MEANT = f"name the directory that bin/dedup wrote; a copy of that needs its {DIRECTORY}, too"
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, interrupted=RESUMED)
 @click.argument("directories", nargs=-1, required=True, type=path_or_address)
 @shared_options("--out", "--state")
 @shared_options("--in-place", help="Replace the files that were rewritten in place.")
@@ -236,6 +236,11 @@ def _mounted(texts: Sequence[str], directories: Sequence[Path]) -> dict[str, Pat
     hosts: dict[str, Path] = {}
     for text in texts:
         name, equals, directory = text.partition("=")
+        if is_remote(directory):
+            raise click.UsageError(
+                f"--host {text}: results in an object store are read with "
+                f"--originals {redacted(directory)}"
+            )
         if not (name and equals and Path(directory).is_dir()):
             raise click.UsageError(
                 f"--host {text}: write NAME=DIR, with the directory of its results"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from dedupindex.capture import Capture
 from dedupindex.digest import EMPTY, SIZES, is_cut
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Finder, View
-from dedupindex.index.format.cells import CODES
+from dedupindex.index.format.cells import CODES, digest_prefix, entries_of
+from dedupindex.index.format.tombstones import is_purged
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Answer, Query, Strategy
@@ -81,6 +83,15 @@ def algorithm_hint(view: View, query: Query, engine: str) -> str:
         f"the index has no digest of the algorithm {asked}, only {' and '.join(held)}, so it knows "
         f"no payload by {asked}; an index made with bin/index --also-digest {asked} does"
     )
+
+
+def purged_hint(view: View, query: Query) -> str:
+    """Say that captures with the query's digest were purged from the index; "" if none were."""
+    cells = view.cells(digest_prefix(query.digest))
+    entries = (entry for _, cell in cells for entry in entries_of(cell))
+    if not any(map(is_purged, islice(entries, MAX_CONSIDERED))):
+        return ""
+    return "captures with this digest were purged from the index"
 
 
 def _preference(

@@ -96,7 +96,9 @@ class LookupPage(Handlers):
             explained = explain.explanation_json(view, settings, query)
             if decision.answer is None:
                 engine = self._live.opened().engine.identity.engine
-                explained["hint"] = explain.algorithm_hint(state.view, query, engine)
+                explained["hint"] = explain.algorithm_hint(
+                    state.view, query, engine
+                ) or explain.purged_hint(state.view, query)
         lines, answer = "", decision.answer
         if answer is not None:
             try:

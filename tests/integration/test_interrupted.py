@@ -95,6 +95,27 @@ def test_an_unexpected_end_of_a_file_is_no_interruption(monkeypatch: pytest.Monk
         cli.main(["lookup"])
 
 
+def test_an_interrupted_command_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build is kept by an option only, a lookup has nothing to go on with."""
+
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for words, said in (
+        (("dedup", ".", "--out", "smaller"), "; run the same command again to resume"),
+        (("index", ".", "new"), "; run the same command again, a build with --resume to keep"),
+        (("lookup", ".", "--url", "http://a.example/"), "\n"),
+    ):
+        command = cli.group.get_command(None, words[0])  # type: ignore[arg-type]
+        assert command is not None
+        monkeypatch.setattr(command, "callback", pressed)
+        monkeypatch.chdir(tmp_path)
+        assert cli.main(words) == 130
+        assert f"dedupindex: interrupted{said}" in capsys.readouterr().err
+
+
 def test_processes_at_work_end_with_their_parent_and_say_nothing() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -74,6 +74,23 @@ def test_a_lookup_of_a_digest_that_no_index_of_this_kind_has_says_so(index: Path
         assert out.startswith('{"duplicate":false') or '"duplicate": false' in out
 
 
+def test_a_lookup_of_what_was_purged_says_so(index: Path) -> None:
+    words = ("lookup", index, "--digest", sha1(1), "--url", "http://h1.example/p1")
+    assert "purged" not in typed(*words)[1]
+    typed("purge", index, "--url", "http://h1.example/p1")
+    out, said = typed(*words, status=10)
+    assert out.startswith("no duplicate")
+    assert "captures with this digest were purged from the index" in said
+    assert "purged" not in typed("lookup", index, "--digest", sha1(3), status=10)[1]
+
+
+def test_results_in_a_store_are_no_directory_of_a_host(tmp_path: Path) -> None:
+    (tmp_path / "smaller/.rewrite").mkdir(parents=True)
+    words = ("undedup", tmp_path / "smaller", "--out", tmp_path / "again", "--host", "h2=s3://b/smaller")
+    said = typed(*words, status=2)[1]
+    assert "results in an object store are read with --originals s3://b/smaller" in said
+
+
 def test_a_cluster_is_not_searched_for_digests_of_an_algorithm() -> None:
     """It would read everything: neither the view nor the query is looked at."""
     nothing: Any = None
