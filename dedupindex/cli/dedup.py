@@ -137,7 +137,7 @@ def command(
     """
     _check(out, in_place, dry_run, options)
     _check_sample(sample, html, dry_run=dry_run)
-    check_outputs((offsets, cdxj))
+    check_outputs((offsets, cdxj, html))
     results, store = results_of(out, state)
     in_store = store or (in_place and any(map(is_remote, map(local, sources))))
     if in_store and (cdxj is not None or options["update_index"]):

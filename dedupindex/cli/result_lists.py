@@ -12,6 +12,7 @@ from dedupindex.capture import Problem
 from dedupindex.cli.common import warn
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress
+from dedupindex.errors import BadInput
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.stored_journal import mirror_journals
@@ -23,7 +24,11 @@ from dedupindex.sources.warc_files import find
 
 def check_outputs(paths: Iterable[Path | None]) -> None:
     """Raise `BadInput`, or `OSError`, if a list cannot be written, before hours of work."""
+    seen = set[Path]()
     for path in filter(None, paths):
+        if (target := path.resolve()) in seen:
+            raise BadInput(f"two options name {path}, each to be written: choose another for one")
+        seen.add(target)
         require_directory(path)
         if path.exists() and detect_kind(str(path))[0] in ("warc", "arc", "wacz"):
             raise already_exists(path)

@@ -357,6 +357,14 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_run(archive: Path) 
     assert content(archive) == before and sorted(archive.parent.iterdir()) == beside
 
 
+def test_two_outputs_are_two_files(archive: Path, tmp_path: Path) -> None:
+    same = tmp_path / "out"
+    words = ("dedup", archive, "--in-place", "--offsets", same, "--html", f"{tmp_path}/./out")
+    before = content(archive)
+    assert "two options name" in typed(*words, status=4)[1]
+    assert content(archive) == before and not same.exists()
+
+
 def test_a_report_is_printed_if_its_page_cannot_be_written(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
