@@ -37,6 +37,7 @@ class PostCrawlCosts:
     rerun_bytes_read: float  # by the same command after a complete run
     bytes_written: float
     gets: float
+    hours_of_gets: float  # at the rate of one prefix of the store, with any number of machines
     puts: float
     request_cost: float  # dollars
     bytes_saved: float
@@ -67,7 +68,8 @@ def post_crawl_costs(size: float, inputs: Table) -> PostCrawlCosts:
     on_driver = rates["state_bytes_per_capture"] + rates["grouping_bytes_per_capture"]
     return PostCrawlCosts(
         bytes=size, captures=captures, bytes_read=size + again, dry_run_bytes_read=size + compared,
-        rerun_bytes_read=again, bytes_written=written, gets=gets, puts=puts,
+        rerun_bytes_read=again, bytes_written=written, gets=gets,
+        hours_of_gets=gets / rates["gets_per_prefix_s"] / 3600, puts=puts,
         request_cost=cost / 1000, bytes_saved=saved, saved_per_month=saved * monthly,
         both_per_month=(size + written) * monthly, driver_disk=captures * on_driver,
     )  # fmt: skip
