@@ -17,6 +17,7 @@ from dedupindex.object_store.stores import (
     facts_of,
     facts_or_none,
     given_up,
+    request_info,
     store_of,
     with_retries,
 )
@@ -44,7 +45,7 @@ def is_many(address: str) -> bool:
     if scheme_of(address) in WEB:
         return False
     store, path = store_of(address)
-    info = with_retries(address, partial(store.info, path))
+    info = with_retries(address, partial(request_info, store, path))
     return bool(info.get("type") == "directory")
 
 

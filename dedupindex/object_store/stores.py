@@ -29,6 +29,13 @@ _LASTING = (
     *_MISTAKES, NotImplementedError, ImportError, BadInput,
 )  # fmt: skip
 _NEEDED = "each machine that reads the store needs credentials (docs/batch.md)"
+_REFUSED_CREDENTIALS = frozenset(
+    {
+        "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed",
+        "SignatureDoesNotMatch", "TokenRefreshRequired",
+    }
+)  # fmt: skip
+"""Codes of S3 for what is wrong on the machine that asks, and not with the object."""
 _GONE = (404, 410)
 _PASSING_STATUSES = (408, 425, 429)
 _QUERY = re.compile(r"(https?://[^\s'\"?]+)\?[^\s'\")]+")
@@ -216,7 +223,10 @@ def is_lasting(error: Exception) -> bool:
 
 
 def _lacks_credentials(error: Exception) -> bool:
-    return "Credential" in type(_answered(error)).__name__
+    error = _answered(error)
+    answer = getattr(error.__cause__, "response", None)  # of botocore
+    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
+    return "Credential" in type(error).__name__ or code in _REFUSED_CREDENTIALS
 
 
 def _answered(error: Exception) -> Exception:
@@ -264,7 +274,7 @@ def facts_or_none(address: str) -> ObjectFacts | None:
 
 def _request_facts(store: Any, path: str, address: str) -> ObjectFacts:
     try:
-        info = store.info(path)
+        info = request_info(store, path)
     except FileNotFoundError as error:
         cause = error.__cause__  # fsspec raises this for every error of a web server
         if isinstance(cause, Exception) and getattr(cause, "status", 0) not in _GONE:
@@ -273,6 +283,23 @@ def _request_facts(store: Any, path: str, address: str) -> ObjectFacts:
     if info.get("type") == "directory":
         raise IsADirectoryError("it is a directory")
     return facts_of(info, address)
+
+
+def request_info(store: Any, path: str) -> dict[str, Any]:
+    """Return what a file system tells of an object or directory; raises as it does."""
+    try:
+        info: dict[str, Any] = store.info(path)
+    except PermissionError as error:
+        refused = error
+    else:
+        return info
+    try:  # a request for a byte, because the answer to HEAD has no reason
+        store.cat_file(path, 0, 1)
+    except PermissionError as error:
+        refused = error
+    except Exception:  # the object is empty, say
+        raise refused from None
+    raise refused
 
 
 def facts_of(info: dict[str, Any], address: str) -> ObjectFacts:

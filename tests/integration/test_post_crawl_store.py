@@ -374,6 +374,25 @@ def test_an_executor_without_credentials_ends_the_run(
     assert said in messages and not stored.results("partly")
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_credentials_that_the_store_refuses_end_the_run(
+    stored: Stored, tmp_path: Path, method: str
+) -> None:
+    """They are wrong on a machine, maybe one of many, and say nothing about the object."""
+    code = "<Code>InvalidAccessKeyId</Code><Message>The key does not exist</Message>"
+    body = f'<?xml version="1.0"?><Error>{code}</Error>'.encode()
+    name = f"/warcs/{min(stored.planned)}"
+    stored.bucket.server.faults[:] = [Fault(name, 99, status=403, body=body)]
+    if method == "GET":
+        out = ("--out", f"{stored.bucket.url}/refused", "--state", tmp_path / "state")
+        status, _, messages = ended("dedup", stored.warcs, *out, *ONE)
+    else:  # an answer without body: the reason is asked for
+        stored.bucket.server.faults.append(Fault(name, 99, status=403, method="HEAD"))
+        status, _, messages = ended("index", f"{stored.bucket.url}{name}", tmp_path / "index")
+    assert f"The key does not exist, on {socket.gethostname()}: each machine" in messages
+    assert status == 4 and not stored.results("refused")
+
+
 def test_parts_of_large_objects(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

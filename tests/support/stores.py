@@ -26,6 +26,7 @@ class Fault:
     ending: str
     times: int  # the number of requests that it applies to
     status: int = 0  # answered instead
+    body: bytes = b""  # of that answer
     cut: int = -1  # bytes of the answer before the connection is cut
     short: int = -1  # bytes of the answer that are sent as if they were all of it
     wrong: bool = False  # whether a byte of the answer, or of what a PUT sends, is another
@@ -101,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
     ) -> None:
         length = len(body)
         if fault is not None and fault.status:
-            status, body, headers, length = fault.status, b"", [], 0
+            status, body, headers, length = fault.status, fault.body, [], len(fault.body)
         elif fault is not None and fault.short >= 0:
             body = body[: fault.short]
             length = len(body)

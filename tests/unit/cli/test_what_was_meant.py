@@ -86,7 +86,14 @@ def test_a_lookup_of_what_was_purged_says_so(index: Path) -> None:
 
 def test_results_in_a_store_are_no_directory_of_a_host(tmp_path: Path) -> None:
     (tmp_path / "smaller/.rewrite").mkdir(parents=True)
-    words = ("undedup", tmp_path / "smaller", "--out", tmp_path / "again", "--host", "h2=s3://b/smaller")
+    words = (
+        "undedup",
+        tmp_path / "smaller",
+        "--out",
+        tmp_path / "again",
+        "--host",
+        "h2=s3://b/smaller",
+    )
     said = typed(*words, status=2)[1]
     assert "results in an object store are read with --originals s3://b/smaller" in said
 
