@@ -30,6 +30,7 @@ from dedupindex.index.identity import (
     unfinished,
 )
 from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, MergeOutcome
+from dedupindex.index.load.staging import NAMES as STAGING
 from dedupindex.index.load.staging import Staging
 from dedupindex.indexer import disproved_reports, spot_check
 from dedupindex.indexer.admission import admission_filter
@@ -143,7 +144,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         if cluster is not None:
             job = replace(job, jobs=cluster.cores)
         _prepare(job)
-        staging = Staging(job.index, job.signature(), resume=job.resume)
+        staging = _staging(job)
         done = [Staged.from_json(task) for task in staging.done]
         plan = _plan(job, found, done)
         for staged in _stage_all(job, plan, staging, cluster, on_progress):
@@ -261,7 +262,7 @@ def _check_target(index: Path) -> None:
         return
     if not index.is_dir():
         raise IndexExists(f"{index} is a file; the index, which comes last, is a directory")
-    others = {path.name for path in index.iterdir()} - {"lock", "staging", "staging.gone"}
+    others = {path.name for path in index.iterdir()} - {"lock", *STAGING}
     others = {name for name in others if not name.startswith(f".{FILE}.")}
     if others:
         raise IndexExists(
@@ -311,7 +312,7 @@ def _cleanup(index: Path, *, adds: bool) -> Iterator[None]:
     except SOURCE_ERRORS:
         if not read_identity(index).generation and not list((index / "staging").glob("*.run")):
             (index / FILE).unlink()
-            for name in ("staging", "staging.gone"):
+            for name in STAGING:
                 rmtree(index / name, ignore_errors=True)
             (index / "lock").unlink()
             with suppress(OSError):
@@ -354,6 +355,19 @@ def _prepare(job: Build) -> None:
                 "or name another directory"
             )
     identity.check_settings(job.engine, job.settings)
+
+
+def _staging(job: Build) -> Staging:
+    """Return what an interrupted build has staged, with container numbers that are still free."""
+    staging = Staging(job.index, job.signature(), resume=job.resume)
+    if staging.done and not is_cluster(job.engine):  # a cluster numbers them when it loads
+        with closing(open_index(job.index)) as engine:
+
+            def known(name: str) -> int:
+                return engine.number_of(ContainerRef(name, job.crawl))
+
+            staging.renumber(job.settings.keys().lengths(), known, engine.next_number())
+    return staging
 
 
 def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:

@@ -19,7 +19,10 @@ from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, DedupError, HasDependents
 from dedupindex.index import open_index
+from dedupindex.index.format.cells import container_of, with_container
+from dedupindex.index.format.ledger import split_items
 from dedupindex.index.identity import Settings
+from dedupindex.index.load.staging import Staging
 from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.post_crawl.purge.impact import DependentRevisit
@@ -257,6 +260,49 @@ def test_processes_and_resumed_builds_make_the_same_ledger(
             build(job)
     assert build(replace(job, resume=True)).tally.records == 3
     assert found(plain) == found(several) == found(killed) != []
+
+
+@pytest.mark.parametrize("done", [1, 3])
+def test_a_crawl_that_is_merged_before_a_build_is_resumed_keeps_its_files(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    """The numbers of the containers that the build has read are the crawl's by then."""
+    other = files[0].with_name("other.warc.gz")
+    other.write_bytes(gz(response(b"other", Target_URI=b"http://example.net/other")))
+    reported = capture(7, container="weekly.warc.gz")
+
+    def places(index: Path) -> list[tuple[bytes, str, str]]:
+        with closing(open_index(index)) as engine, engine.view() as view:
+            revisits = [
+                (with_container(body, 0), *view.place_of(container_of(body)))
+                for _, body in split_items(view.ledger(), ANY.keys())
+            ]
+            found = [(one.url, one.container, one.crawl) for _, one in view.captures()]
+            assert not engine.check()
+        return sorted([*found, *revisits])
+
+    def fail(*given: Any) -> Any:
+        raise DedupError("the power went")
+
+    left, finish = [done], Staging.finish
+
+    def finish_some(*given: Any) -> None:
+        left[0] -= 1
+        finish(*given) if left[0] >= 0 else fail()
+
+    indexes = []
+    for killed in (False, True):
+        indexes.append(index := index_of([other]))
+        if killed:
+            with monkeypatch.context() as patched:
+                patched.setattr(Staging, "finish", finish_some)
+                patched.setattr("dedupindex.indexer.pipeline._load", fail)
+                with pytest.raises(DedupError):
+                    run(files, index, add=True, jobs=2)
+        merged_report(index, reported)
+        assert run(files, index, add=True, jobs=2, resume=True).tally.records == 3
+    assert places(indexes[0]) == places(indexes[1])
+    assert any(place[1:] == ("weekly.warc.gz", "weekly") for place in places(indexes[1]))
 
 
 def wacz(path: Path, payloads: dict[bytes, bytes]) -> Path:

@@ -14,8 +14,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ import lmdb
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.errors import Damaged, IndexUnavailable, SettingsConflict
 from dedupindex.index.format import cells
+from dedupindex.index.load.runs import CHUNK, in_order, read_run, write_run
+from dedupindex.runtime.files import atomic_file
+
+NAMES = ("staging", "staging.gone", "staging.new")
+"""Directories in an index that a build may leave."""
 
 
 class Staging:
@@ -31,8 +37,7 @@ class Staging:
 
     def __init__(self, index: Path, signature: dict[str, Any], *, resume: bool) -> None:
         """Start or `resume` a build; raises `Damaged`, or `SettingsConflict` if it was another."""
-        self.directory = index / "staging"
-        self._gone = index / "staging.gone"
+        self.directory, self._gone, self._new = (index / name for name in NAMES)
         self._journal = self.directory / "journal.jsonl"
         self.done: list[dict[str, Any]] = []
         if not (resume and self._resume(signature)):
@@ -88,7 +93,8 @@ class Staging:
 
     def next_task(self) -> int:
         """Return the first number above those of all tasks done, which ended in any order."""
-        return 1 + max([int(path.name.split("-")[0]) for path in self.runs()], default=-1)
+        names = [path.name for path in (*self.runs(), *self.ledger())]
+        return 1 + max([int(name.split("-")[0]) for name in names], default=-1)
 
     def names(self) -> Iterator[tuple[int, str]]:
         """Yield every container number assigned in this build, and the name."""
@@ -102,8 +108,38 @@ class Staging:
                     name = cells.unsealed(key, value).decode("utf-8", "surrogateescape")
                     yield int.from_bytes(key, "big"), name
 
+    def renumber(self, lengths: list[int], known: Callable[[str], int], first: int) -> None:
+        """Number containers anew if the index has given a number of theirs to another meanwhile.
+
+        Between a kill and `--resume`, crawls may have been merged. `lengths` are those of keys,
+        `known` and `first` as of `Numbers`.
+        """
+        before = dict(self.names())
+        if min(before, default=first) >= first:
+            return
+        shutil.rmtree(self._new, ignore_errors=True)
+        self._new.mkdir()
+        with closing(Numbers(self._new, known, first)) as numbers:
+            now = {number: numbers(name) for number, name in sorted(before.items())}
+
+        def given(number: int) -> int:
+            return now.get(number, number)
+
+        for path in (*self.runs(), *self.ledger()):
+            staged = (renumbered(one, lengths, given) for chunk in read_run(path) for one in chunk)
+            write_run(self._new / path.name, _chunks(in_order(staged, self._new)))
+        with atomic_file(self._new / self._journal.name) as stream:
+            stream.write(self._journal.read_bytes())
+        self._remove()
+        self._new.rename(self.directory)
+
     def clear(self) -> None:
-        """Remove everything, in one rename: a journal must not outlive its container numbers."""
+        """Remove everything."""
+        self._remove()
+        shutil.rmtree(self._new, ignore_errors=True)
+
+    def _remove(self) -> None:
+        """Remove it in one rename: a journal must not outlive its container numbers."""
         shutil.rmtree(self._gone, ignore_errors=True)
         with suppress(FileNotFoundError):
             self.directory.rename(self._gone)
@@ -156,6 +192,11 @@ class Numbers:
             yield
         except lmdb.Error as error:
             raise IndexUnavailable(f"{self._path} cannot be written: {error}") from error
+
+
+def _chunks(entries: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while chunk := list(islice(entries, CHUNK)):
+        yield chunk
 
 
 def renumbered(staged: bytes, lengths: list[int], given: Callable[[int], int]) -> bytes:

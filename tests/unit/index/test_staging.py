@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from dedupindex.errors import Damaged, SettingsConflict
-from dedupindex.index.load.staging import Numbers, Staging
+from dedupindex.index.format.cells import encode
+from dedupindex.index.identity import Settings
+from dedupindex.index.load.runs import CHUNK, read_run, write_run
+from dedupindex.index.load.staging import Numbers, Staging, renumbered
+from tests.support.captures import capture
 
 WHAT = {"sources": ["x"]}
 
@@ -24,6 +28,40 @@ def test_tasks_end_in_any_order_and_numbers_are_not_given_twice(tmp_path: Path) 
         (staging.directory / name).touch()
         staging.finish(task(name))
     assert Staging(tmp_path, WHAT, resume=True).next_task() == 4
+
+
+def test_a_task_that_found_only_revisits_has_its_number(tmp_path: Path) -> None:
+    staging = Staging(tmp_path, WHAT, resume=False)
+    (staging.directory / "000004-revisits-0.run").touch()
+    staging.finish({"runs": [], "ledger": ["000004-revisits-0.run"]})
+    assert Staging(tmp_path, WHAT, resume=True).next_task() == 5
+
+
+def test_numbers_that_others_have_meanwhile_are_given_anew(tmp_path: Path) -> None:
+    lengths = Settings().keys().lengths()
+    staging = Staging(tmp_path, WHAT, resume=False)
+    first = Numbers(staging.directory, lambda name: 0, 2)
+    numbers = [first(name) for name in ("a", "b", "c")]
+    first.close()
+    found = [
+        Settings().keys().key_of(one.digest, one.url) + encode(one, number)
+        for number in numbers
+        for one in (capture(at) for at in range(number, CHUNK + 5, 3))
+    ]
+    write_run(staging.directory / "000000-0.run", [sorted(found)])
+    staging.finish(task("000000-0.run"))
+    staging.renumber(lengths, lambda name: 0, 2)  # nobody has them
+    assert dict(staging.names()) == {2: "a", 3: "b", 4: "c"}
+    again = Staging(tmp_path, WHAT, resume=True)
+    again.renumber(lengths, lambda name: 3 if name == "b" else 0, 5)
+    assert dict(again.names()) == {5: "a", 6: "c"}
+    now = {2: 5, 3: 3, 4: 6}
+    (run,) = Staging(tmp_path, WHAT, resume=True).runs()
+    assert [one for chunk in read_run(run) for one in chunk] == sorted(
+        renumbered(one, lengths, now.__getitem__) for one in found
+    )
+    again.clear()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_that_the_journal_does_not_name_are_removed(tmp_path: Path) -> None:
