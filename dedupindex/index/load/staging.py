@@ -27,6 +27,7 @@ from dedupindex.errors import Damaged, IndexUnavailable, SettingsConflict
 from dedupindex.index.format import cells
 from dedupindex.index.load.runs import CHUNK, in_order, read_run, write_run
 from dedupindex.runtime.files import atomic_file
+from dedupindex.runtime.lmdb_disk import full_hint, reserve_lock
 
 NAMES = ("staging", "staging.gone", "staging.new")
 """Directories in an index that a build may leave."""
@@ -153,6 +154,7 @@ class Numbers:
         """`known`: looks a name up in the index, 0 for none; `first`: the first free number."""
         self._path = directory / "numbers.mdb"
         with self._errors():
+            reserve_lock(self._path)
             self._env = lmdb.open(
                 os.fsencode(self._path), subdir=False, map_size=1 << 36, max_dbs=2, sync=False
             )
@@ -191,7 +193,8 @@ class Numbers:
         try:
             yield
         except lmdb.Error as error:
-            raise IndexUnavailable(f"{self._path} cannot be written: {error}") from error
+            why = f"{error}{full_hint(self._path)}"
+            raise IndexUnavailable(f"{self._path} cannot be written: {why}") from error
 
 
 def _chunks(entries: Iterator[bytes]) -> Iterator[list[bytes]]:

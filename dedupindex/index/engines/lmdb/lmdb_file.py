@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 import lmdb
 
 from dedupindex.errors import RESTORE_OR_BUILD, Damaged, IndexUnavailable
-from dedupindex.runtime.atomic_replace import free_space
 from dedupindex.runtime.files import stable_directory
+from dedupindex.runtime.lmdb_disk import MAX_READERS, full_hint, reserve_lock
 
 DAMAGE = (
     lmdb.BadTxnError,  # of what is read after an error
@@ -23,7 +23,6 @@ DAMAGE = (
     lmdb.PageNotFoundError,
     lmdb.PanicError,
 )
-_FULL = 1 << 20  # bytes that are free; LMDB says only that a write failed
 MAP_SIZE = 1 << 40  # bytes of address space, not of disk: the largest an index may grow
 
 _META = struct.Struct("=16xII16xI92x8xQ")  # of a page: magic, version, page size, transaction
@@ -47,12 +46,14 @@ def open_in(home: Path, path: Path, *, write: bool, **options: Any) -> lmdb.Envi
     Killed readers are cleared: they would keep all pages of their state, and the file would grow.
     """
     try:
+        if options.get("lock", True):
+            reserve_lock(home / path.name)
         env = lmdb.open(
             os.fsencode(home / path.name),
             subdir=False,
             map_size=MAP_SIZE if write else 0,
             readonly=not write,
-            max_readers=1024,
+            max_readers=MAX_READERS,
             max_spare_txns=32,
             **options,
         )
@@ -60,6 +61,9 @@ def open_in(home: Path, path: Path, *, write: bool, **options: Any) -> lmdb.Envi
         return env
     except lmdb.Error as error:
         raise type(error)(str(error).replace(str(home), str(path.parent))) from None
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environment:
@@ -120,8 +124,7 @@ def unopened(path: Path, error: Exception) -> Damaged | IndexUnavailable:
 
 def failed(path: Path, error: lmdb.Error) -> IndexUnavailable:
     """Return the error for a file that cannot be read or written, which is open."""
-    full = free_space(path.parent) < _FULL
-    return IndexUnavailable(f"{path}: {error}{' (the disk is full)' if full else ''}")
+    return IndexUnavailable(f"{path}: {error}{full_hint(path)}")
 
 
 def check_pages(path: Path) -> None:
