@@ -52,6 +52,7 @@ class LiveIndex:
         self._error: DedupError = IndexUnavailable(f"the index at {index} is not open yet")
         self._stamp: Stamp | None = None
         self._failing_since: float | None = None
+        self._logs = self._lost = False
         self._busy = threading.Lock()
 
     def opened(self) -> Opened:
@@ -86,6 +87,7 @@ class LiveIndex:
                     self._open(stamp)
                     self._stamp = stamp
                 self._failing_since = None
+                self._log_state()
             except DedupError as error:
                 self._error = error
                 now = time.monotonic()
@@ -94,7 +96,19 @@ class LiveIndex:
                 # right. After `RELOAD_GRACE` it may not be.
                 if now - self._failing_since >= RELOAD_GRACE:
                     self._opened = None
+                    self._log_state()
         self.crawls.refresh()
+
+    def _log_state(self) -> None:
+        """Log that the index is lost, or open again, once and by one worker."""
+        lost = self._opened is None
+        if not self._logs or lost == self._lost:
+            return
+        self._lost = lost
+        if lost:
+            LOGGER.error("lookups are answered 503: %s", self._error)
+        else:
+            LOGGER.warning("the index is open again")
 
     def _open(self, stamp: Stamp) -> None:
         engine = open_index(self.index)
@@ -107,8 +121,12 @@ class LiveIndex:
             self.reloads += 1
         self._opened = Opened(engine, plain)
 
-    def watch(self, store_counts: Callable[[], None]) -> None:
-        """Start the threads that refresh the index and store statistics, with `store_counts`."""
+    def watch(self, store_counts: Callable[[], None], *, logs: bool = False) -> None:
+        """Start the threads that refresh the index and store statistics, with `store_counts`.
+
+        With `logs` it is logged when the index is lost, and when it is open again.
+        """
+        self._logs = logs
         works: dict[str, tuple[Callable[[], None], float]] = {
             "refresh": (self.refresh, RELOAD_EVERY),
             "gather": (self.crawls.counting.gather, GATHER_EVERY),

@@ -260,7 +260,7 @@ class _GranianServer(MPServer):
         live = LiveIndex(self._config.index, self._config.policy, shared)
         live.refresh()
         metrics = Metrics(self._counts, self._config.workers, worker)
-        live.watch(partial(metrics.store_counts, live.crawls.write_counts))
+        live.watch(partial(metrics.store_counts, live.crawls.write_counts), logs=worker == 0)
         Finalize(None, live.close, exitpriority=1)  # as a worker ends: atexit is not for them
         if worker == 0:
             BackgroundMerge(live).start()

@@ -136,7 +136,8 @@ class PurgePages(Handlers):
 
     def _stamp(self, until: str, who: str, kind: str, name: str, found: dict[str, Any]) -> str:
         """Return the signature of what somebody was shown."""
-        text = json.dumps([until, who, kind, name, found], sort_keys=True)
+        listed = found["listed"], found["fingerprint"]  # which has the counts that must not change
+        text = json.dumps([until, who, kind, name, listed], sort_keys=True)
         return hmac.digest(self._config.secret, text.encode(), "sha256").hex()
 
     def _found(self, kind: str, name: str) -> dict[str, Any]:

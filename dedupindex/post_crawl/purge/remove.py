@@ -243,8 +243,11 @@ def _drop_statistics(writing: Writing, name: str) -> int:
 
 
 def fingerprint(found: PurgeSurvey) -> str:
-    """Return a hash of all counts of a survey, so that a purge can insist on what was shown."""
-    content = [sorted(found.found), impact_as_json(found)]
+    """Return a hash of all counts of a survey, so that a purge can insist on what was shown.
+
+    Crawls that are not read count by name: their lookups go on while somebody decides.
+    """
+    content = [sorted(found.found), impact_as_json(found) | {"unread": sorted(found.unread)}]
     return blake3(orjson.dumps(content)).hexdigest(length=16)
 
 

@@ -6,8 +6,10 @@ import gzip
 import io
 import os
 import re
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.test import TestResponse, encode_multipart
 
 from dedupindex.capture import Capture
+from dedupindex.crawls import lifecycle
 from dedupindex.crawls.store import Writing
+from dedupindex.crawls.stores import make_store
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
@@ -873,10 +877,15 @@ def purge_form(
     web.post("/pages/sign-in", data={"token": text}, headers=HERE)
     shown = web.get(f"/pages/impact?kind={kind}&name={quote(name)}")
     page(shown)
-    fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', shown.text))
-    assert fields.keys() == {"kind", "name", "confirm"}
+    fields = form_of(shown.text)
     assert f"bin/purge {index} --{kind}={name}" in unescape(shown.text)
     return web, fields
+
+
+def form_of(shown: str) -> dict[str, str]:
+    fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', shown))
+    assert fields.keys() == {"kind", "name", "confirm"}
+    return fields
 
 
 def held(web: FlaskClient) -> int:
@@ -902,6 +911,25 @@ def test_what_was_shown_is_removed_when_it_is_confirmed(
         f"name={URL} purge=url force=False intended=True",
         f"name={URL} found=1 purge=url force=False removed=1 unmerged=0",
     ]
+
+
+def test_a_purge_is_confirmed_while_crawls_look_up(make_index: MakeIndex) -> None:
+    index = make_index([capture(1), capture(2, b"http://example.com/b")], ALL)
+    with closing(make_store(index)) as store:
+        store.write(partial(lifecycle.begin, name="running"))
+    web, _ = purge_form(index)
+
+    def look_up() -> None:
+        asked = f"/lookup?crawl=running&digest={sha1(2)}&url=http://example.com/b"
+        assert web.get(asked).get_json()["duplicate"]
+        web.application.config["live"].crawls.write_counts()
+
+    look_up()
+    shown = web.get(f"/pages/impact?kind=url&name={quote(URL)}").text
+    assert "running" in shown
+    look_up()
+    answer = web.post("/pages/purge", data=form_of(shown), headers=HERE)
+    assert "Removed from the index: originals 1" in page(answer).text
 
 
 def test_a_host_is_removed_with_all_below_it(make_index: MakeIndex) -> None:

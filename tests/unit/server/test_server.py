@@ -328,6 +328,26 @@ def test_json_lines_are_answered_line_by_line(client: Client) -> None:
     assert said[5:] == ["exact_url"] * 2500
 
 
+def test_an_index_that_is_lost_is_logged_once(
+    tmp_path: Path, make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("server.live_index.RELOAD_GRACE", 0.0)
+    monkeypatch.setattr("server.logs.LOGGER.propagate", True)
+    index = make_index([capture(1)])
+    live = LiveIndex(index)
+    live.refresh()
+    live.watch(lambda: None, logs=True)
+    for _ in range(2):
+        index.rename(tmp_path / "aside")
+        live.refresh()
+        live.refresh()
+        (tmp_path / "aside").rename(index)
+        live.refresh()
+    lines = [line.partition(":")[0] for line in caplog.messages if "crawls" not in line]
+    assert lines == ["lookups are answered 503", "the index is open again"] * 2
+
+
 def test_an_index_that_is_gone_is_never_a_miss(client: Client, tmp_path: Path) -> None:
     live = LiveIndex(tmp_path / "none")
     live.refresh()
