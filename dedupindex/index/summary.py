@@ -28,7 +28,7 @@ from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import counted_host
 
 FILE = "summary.json"
-FORMAT = 2  # of earlier ones the numbers mean something else: they are counted anew
+FORMAT = 3  # of earlier ones the numbers mean something else: they are counted anew
 COLUMNS = (
     "captures",  # stored in full, as far as the index knows
     "bytes",  # of their payloads
@@ -127,8 +127,8 @@ class _Survey:
         return kept
 
     def _add(self, item: _Item, first: _Item | None, *, is_duplicate: bool) -> None:
-        size = max(self._size, 0)
-        known = self._size >= 0
+        own = item.size if item.size >= 0 else self._size  # else that of another with the payload
+        size, known = max(own, 0), own >= 0
         if item.is_revisit:
             amounts = (0, 0, 0, 0, 0, 1, size)
             if first is not None:  # the same payload: a revisit states neither
@@ -137,7 +137,7 @@ class _Survey:
             again = int(is_duplicate)
             amounts = (1, size, int(not known), again, again * size, 0, 0)
         self._sums["host"].add(item.host, *amounts)
-        size_class = size_class_of(self._size)
+        size_class = size_class_of(own)
         group = item.month, item.mime, item.status, size_class, item.crawl
         sums = self._groups.get(group)
         if sums is None:

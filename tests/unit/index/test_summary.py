@@ -28,6 +28,18 @@ def counted(index: Path) -> dict[str, Any]:
         return summarize(engine)
 
 
+def test_a_payload_that_was_stored_with_and_without_chunks_has_two_sizes(tmp_path: Path) -> None:
+    """The lists and reports of captures say so, too."""
+    index = begin(tmp_path)
+    sizes = {b"http://a.example/": 1212, b"http://b.example/": 1200, b"http://c.example/": -1}
+    load(
+        index, [capture(1, url, day, size=size) for day, (url, size) in enumerate(sizes.items(), 1)]
+    )
+    total = counted(index)["total"]
+    assert (total["captures"], total["bytes"], total["unsized"]) == (3, 2 * 1212 + 1200, 0)
+    assert (total["duplicates"], total["duplicate_bytes"]) == (2, 1212 + 1200)
+
+
 def some(seed: int) -> tuple[list[Capture], list[Revisit]]:
     """Captures of few payloads and URLs, so that there are copies, and revisits of some."""
     choose = random.Random(seed)
