@@ -26,7 +26,13 @@ from dedupindex.cli.common import (
     status_7,
     warn,
 )
-from dedupindex.cli.index_location import any_engine, any_index, index_name, sources_and_index
+from dedupindex.cli.index_location import (
+    any_engine,
+    any_index,
+    check_new_index,
+    index_name,
+    sources_and_index,
+)
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.crawls.stores import crawl_names
@@ -175,6 +181,7 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
         raise click.UsageError(f"give the sources, then the index: bin/index {typed}")
     if str(where) == "-":
         raise click.UsageError("the index comes last and is a directory, not -")
+    check_new_index(sources, where)
     job = _job(sources, where, options)
     _warn_of_name(where, options["crawl"])
     if verbose:

@@ -8,6 +8,7 @@ takes directories.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from glob import has_magic
@@ -134,6 +135,17 @@ def sources_and_index(
         raise click.UsageError(missing)
     check_no_address(index)
     return sources, index
+
+
+def check_new_index(sources: Sequence[str], index: Path) -> None:
+    """Raise `UsageError` if a source does not exist, and INDEX, an archive it seems, does."""
+    name = sources[0] if len(sources) == 1 and not given_address() else ""
+    if name and not _is_source(name) and index.is_dir() and _is_source(str(index)):
+        right = f"{shlex.quote(str(index))} {shlex.quote(name)}"
+        raise click.UsageError(
+            f"{name} does not exist, and {index} is no index: the index comes last, as in "
+            f"bin/index {right}"
+        )
 
 
 def _is_source(typed: str) -> bool:

@@ -84,6 +84,12 @@ def test_a_lookup_of_what_was_purged_says_so(index: Path) -> None:
     assert "purged" not in typed("lookup", index, "--digest", sha1(3), status=10)[1]
 
 
+def test_the_archive_in_place_of_a_new_index_is_noticed(tmp_path: Path, lines: Path) -> None:
+    said = typed("index", "--all", tmp_path / "new-idx", lines.parent, status=2)[1]
+    assert f"the index comes last, as in bin/index {lines.parent} {tmp_path}/new-idx" in said
+    assert not (tmp_path / "new-idx").exists()
+
+
 def test_results_in_a_store_are_no_directory_of_a_host(tmp_path: Path) -> None:
     (tmp_path / "smaller/.rewrite").mkdir(parents=True)
     words = (
