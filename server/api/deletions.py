@@ -72,7 +72,7 @@ class Deletions(Handlers):
         who, given = self._admin(), self._writers.fields(request.environ)
         fields.check_fields(given, fields.DROP)
         drop = partial(lifecycle.drop, name=name, force=fields.bool_field(given, "force"))
-        self._live.crawls.write_counts()
+        self._metrics.store_all_counts(self._live.crawls.write_counts)  # of all workers
         # While a merge runs, it could take in what is dropped.
         with exclusive(self._live.index / "lock", "the index"):
             crawl = self._live.crawls.write(drop)

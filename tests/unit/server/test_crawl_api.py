@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +21,7 @@ from dedupindex.errors import BadInput
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
+from server.metrics import Metrics, block_size
 from server.worker_crawls import Crawls
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
@@ -521,6 +523,27 @@ def test_a_crawl_that_has_answered_others_is_not_dropped_silently(web: FlaskClie
     assert ask(web)["duplicate"] is True
     assert web.delete("/crawls/a", json={"force": True}).status_code == 200
     assert ask(web)["duplicate"] is False
+
+
+def test_a_crawl_that_another_worker_answered_with_is_not_dropped(
+    make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, block = LiveIndex(make_index([])), mmap(-1, block_size(2))
+    live.refresh()
+    mine, other = (Metrics(block, 2, number) for number in range(2))
+    web = create_app(Config(live.index), live, mine).test_client()
+    begin(web)
+    web.post("/captures?crawl=a", json=report())
+    web.post("/crawls/a/commit")
+
+    def other_stores(pause: float) -> None:
+        """What the other worker does while this one waits: its thread stores what it counted."""
+        asked_by_others(web, "batch")
+        other.store_counts(live.crawls.write_counts)
+
+    monkeypatch.setattr("server.metrics.sleep", other_stores)
+    assert error(web.delete("/crawls/a")) == (409, "has_dependents")
+    assert web.delete("/crawls/a", json={"force": True}).status_code == 200
 
 
 def test_a_committed_crawl_that_has_answered_others_is_not_cancelled(web: FlaskClient) -> None:
