@@ -10,6 +10,7 @@ from dedupindex.timestamps import check_date, check_digits, date_of_digits
 
 _AGE = re.compile(r"([0-9]{1,12})([smhdy]?)")
 _PERIOD = re.compile(rb"([0-9]{4})(?:-?([0-9]{2})(?:-?([0-9]{2}))?)?")
+LONGEST_AGE = 10**12 - 1  # seconds, of 12 digits: JSON libraries write no more than 64 bits
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_557_600}
 
 MAX_NAME_LENGTH = 200  # characters
@@ -17,11 +18,17 @@ _NAME = re.compile(r"[!-.0-~]+")  # safe in a path, a header and a log line
 
 
 def parse_age(text: str) -> int:
-    """Return the seconds of ``90``, ``90s``, ``15m``, ``12h``, ``30d`` or ``2y``; or `BadQuery`."""
+    """Return the seconds of ``90``, ``90s``, ``15m``, ``12h``, ``30d`` or ``2y``.
+
+    Raises `BadQuery`, also for more than `LONGEST_AGE`.
+    """
     match = _AGE.fullmatch(text)
     if match is None:
         raise BadQuery(f"max_age takes a number and one of s m h d y, not {text[:64]!r}")
-    return int(match[1]) * _UNITS[match[2]]
+    age = int(match[1]) * _UNITS[match[2]]
+    if age > LONGEST_AGE:
+        raise BadQuery(f"max_age takes at most {LONGEST_AGE:,} seconds, not {text!r}")
+    return age
 
 
 def format_age(seconds: int) -> str:

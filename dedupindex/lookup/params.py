@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 from dedupindex.capture import Covers
 from dedupindex.digest import SIZES, Digest, Spelling, no_label, parse_spelled
 from dedupindex.errors import BadDigest, BadQuery, DedupError
-from dedupindex.lookup.conditions import check_crawl_name, parse_age, parse_date
+from dedupindex.lookup.conditions import LONGEST_AGE, check_crawl_name, parse_age, parse_date
 from dedupindex.lookup.decide import STRATEGY_ALIASES, Query, Strategy
 from dedupindex.urlkey import unbracket
 
@@ -127,7 +127,12 @@ _TABLE = (
         "max_age",
         lambda value: parse_age(_text(value)),
         "Oldest original: seconds before `as_of` or now, or with a unit as 15m, 12h, 30d, 2y.",
-        {"type": ["string", "integer"], "pattern": r"^\d{1,12}[smhdy]?$", "minimum": 0},
+        {
+            "type": ["string", "integer"],
+            "pattern": r"^(\d{1,12}s?|\d{1,10}m|\d{1,8}h|\d{1,7}d|\d{1,4}y)$",
+            "minimum": 0,
+            "maximum": LONGEST_AGE,
+        },
         types=(str, int),
     ),
     Parameter(

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture
 from dedupindex.errors import BadInput
-from dedupindex.lookup.conditions import parse_age, parse_date
+from dedupindex.lookup.conditions import LONGEST_AGE, parse_age, parse_date
 from dedupindex.runtime.safe_regex import LONGEST_MATCHED, MEMORY, Pattern, of_request
 from dedupindex.timestamps import seconds
 from dedupindex.urlkey import host_of
@@ -271,13 +271,18 @@ def parse_policy(value: Any) -> Policy:
 
 
 def policy_from_json(rules: Iterable[Mapping[str, Any]]) -> Policy:
-    """Return the policy of `PolicyRule.as_json` objects, which are not checked again."""
-    return Policy(
-        tuple(
-            PolicyRule(**{**rule, "originals_from": tuple(rule.get("originals_from", ()))})
-            for rule in rules
-        )
-    )
+    """Return the policy of `PolicyRule.as_json` objects, which are not checked again.
+
+    Only their ages are cut: earlier versions took ages that JSON libraries cannot write.
+    """
+    return Policy(tuple(map(_restored_rule, rules)))
+
+
+def _restored_rule(rule: Mapping[str, Any]) -> PolicyRule:
+    ages = {name: rule[name] for name in ("max_age", "blackout") if rule.get(name) is not None}
+    cut = {name: min(age, LONGEST_AGE) for name, age in ages.items()}
+    names = tuple(rule.get("originals_from", ()))
+    return PolicyRule(**{**rule, **cut, "originals_from": names})
 
 
 def _parse_rule(number: int, value: Any) -> PolicyRule:
@@ -325,7 +330,8 @@ def _age(value: Any) -> int:
         return parse_age(str(value) if type(value) in (int, str) else "")
     except BadInput:
         raise BadInput(
-            "max_age and blackout take a number of seconds, or 15m, 12h, 30d, 2y"
+            "max_age and blackout take a number of seconds, or 15m, 12h, 30d, 2y, of at most "
+            f"{LONGEST_AGE:,} seconds"
         ) from None
 
 

@@ -14,7 +14,7 @@ from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
-from dedupindex.lookup.conditions import parse_age, parse_date
+from dedupindex.lookup.conditions import LONGEST_AGE, parse_age, parse_date
 from dedupindex.lookup.decide import LIMIT, Answer, Decision, Match, Query, Strategy, as_json, find
 from dedupindex.lookup.explain import MAX_CONSIDERED, explanation_json
 from dedupindex.lookup.render_json import header_lines, original_as_json
@@ -254,7 +254,14 @@ def test_ages(text: str, age: int) -> None:
     assert parse_age(text) == age
 
 
-@pytest.mark.parametrize("text", ["", "d", "-1", "1w", "1e9", "１d"])
+@pytest.mark.parametrize("text", ["999999999999", "31000y", "11000000d"])
+def test_ages_up_to_a_limit(text: str) -> None:
+    assert 0 <= parse_age(text) <= LONGEST_AGE < 2**63
+
+
+@pytest.mark.parametrize(
+    "text", ["", "d", "-1", "1w", "1e9", "１d", "999999999999y", "999999999999m", "32000y"]
+)
 def test_odd_ages_are_refused(text: str) -> None:
     with pytest.raises(BadQuery):
         parse_age(text)

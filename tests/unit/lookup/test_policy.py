@@ -7,6 +7,7 @@ import re
 import time
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,10 +21,12 @@ from hypothesis import strategies as st
 
 from dedupindex.capture import Capture
 from dedupindex.cli.common import NOTHING_FOUND
+from dedupindex.crawls.store import Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
 from dedupindex.index.engine import Finder
 from dedupindex.index.identity import Settings
+from dedupindex.lookup.conditions import LONGEST_AGE
 from dedupindex.lookup.decide import Match, Query, as_json, decide
 from dedupindex.lookup.explain import explanation_json
 from dedupindex.lookup.policy import (
@@ -78,7 +81,8 @@ class Held(Finder):
         {}, "never", [[]], [{"host": ""}], [{"host": 1}], [{"never": False}], [{"never": 1}],
         [{"min_size": "1"}], [{"min_size": -1}], [{"min_size": True}], [{"max_age": "1w"}],
         [{"max_age": 1.5}], [{"blackout": -1}], [{"blackout": True}], [{"originals_from": "a"}],
-        [{"originals_from": []}], [{"originals_from": [1]}], [{"ever": True}], [{"url": "(a"}],
+        [{"max_age": "999999999999y"}], [{"blackout": "32000y"}], [{"originals_from": []}],
+        [{"originals_from": [1]}], [{"ever": True}], [{"url": "(a"}],
         [{"url": "(?=a)"}], [{"url": "a**"}], [{"url": r"(a)\1"}], [{"url": "x" * 201}],
         [{"mime": "x" * 301}], [{}] * (MAX_RULES + 1), [{"never": True, "min_size": 1}],
         [{"embargo": "soon"}], [{"embargo": 2030}], [{"never": True, "embargo": "2030-01-01"}],
@@ -328,7 +332,9 @@ def test_without_a_policy_everything_may_answer() -> None:
 def served(index: Path, policy: Policy = NO_POLICY) -> FlaskClient:
     live = LiveIndex(index, policy)
     live.refresh()
-    return create_app(Config(index), live).test_client()
+    app = create_app(Config(index), live)
+    app.extensions["live"] = live
+    return app.test_client()
 
 
 @pytest.fixture
@@ -379,6 +385,25 @@ def test_a_crawl_has_a_policy_of_its_own(web: FlaskClient) -> None:
     for _ in range(2):  # nobody waits for what everybody must store
         claimed = web.post("/claims", json=claim).get_json()
         assert (claimed["claimed"], claimed["policy"]) == (True, "never")
+
+
+def test_a_crawl_whose_ages_an_earlier_version_took_is_listed(web: FlaskClient) -> None:
+    refused = web.post("/crawls", json={"name": "a", "policy": [{"max_age": "999999999999y"}]})
+    assert (refused.status_code, refused.get_json()["error"]["code"]) == (400, "bad_query")
+    assert f"at most {LONGEST_AGE:,} seconds" in refused.get_json()["error"]["message"]
+    begin(web)
+    ages = {"max_age": 10**12 * 31_557_600, "blackout": 10**12 * 31_557_600}
+    live: LiveIndex = web.application.extensions["live"]
+
+    def as_before(writing: Writing) -> None:
+        earlier = Policy((PolicyRule(**ages),))
+        writing.put_crawl(replace(writing.crawl("a"), policy=earlier))
+
+    live.crawls.write(as_before)
+    cut = [{"max_age": LONGEST_AGE, "blackout": LONGEST_AGE}]
+    assert web.get("/crawls").get_json()["crawls"][0]["policy"] == cut
+    assert web.get("/crawls/a").get_json()["policy"] == cut
+    assert ask(web, crawl="a")["duplicate"]
 
 
 def test_a_crawl_has_a_strategy_of_its_own(web: FlaskClient) -> None:
