@@ -41,12 +41,12 @@ def format_age(seconds: int) -> str:
 def parse_date(text: str, *, days: bool = False) -> bytes:
     """Return a WARC-Date for one or for 14 digits; raises `BadQuery`.
 
-    With `days` also the last second of a year, month or day: ``2026``, ``2026-11``, ``20261120``.
+    With `days` also the last moment of a year, month or day: ``2026``, ``2026-11``, ``20261120``.
     """
     value = text.encode("utf-8", "surrogateescape")
     try:
         if days and (period := _PERIOD.fullmatch(value)):
-            return _last_second(int(period[1]), int(period[2] or 12), int(period[3] or 0))
+            return _last_moment(int(period[1]), int(period[2] or 12), int(period[3] or 0))
         if value.isdigit():
             return date_of_digits(check_digits(value))
         return check_date(value)
@@ -58,13 +58,13 @@ def parse_date(text: str, *, days: bool = False) -> bytes:
         ) from None
 
 
-def _last_second(year: int, month: int, day: int) -> bytes:
-    """Return the WARC-Date of the last second of a day, or of a month if `day` is 0."""
+def _last_moment(year: int, month: int, day: int) -> bytes:
+    """Return the last WARC-Date of a day, or of a month if `day` is 0; fractions have 9 digits."""
     try:
         day = day or monthrange(year, month)[1]
     except ValueError as error:
         raise BadDate(f"there is no month {month}") from error
-    return check_date(b"%04d-%02d-%02dT23:59:59Z" % (year, month, day))
+    return check_date(b"%04d-%02d-%02dT23:59:59.999999999Z" % (year, month, day))
 
 
 def check_crawl_name(name: str, what: str = "crawl") -> str:

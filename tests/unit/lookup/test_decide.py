@@ -269,10 +269,21 @@ def test_odd_ages_are_refused(text: str) -> None:
 
 def test_dates() -> None:
     assert parse_date("20261120091417", days=True) == b"2026-11-20T09:14:17Z"
-    assert parse_date("2026-11-20", days=True) == b"2026-11-20T23:59:59Z"
+    assert parse_date("2026-11-20", days=True) == b"2026-11-20T23:59:59.999999999Z"
     assert parse_date("2026-11-20T09:14:17.5Z", days=True) == b"2026-11-20T09:14:17.5Z"
     with pytest.raises(BadQuery):
         parse_date("yesterday", days=True)
+
+
+@pytest.mark.parametrize("last", ["2026-12-31T23:59:59Z", "2026-12-31T23:59:59.500Z"])
+def test_a_day_is_meant_to_its_end(ask: Ask, last: str) -> None:
+    stored = capture(1, PAGE)._replace(date=last.encode())
+    for text, found in (
+        *(("2026", True), ("2026-12", True), ("20261231", True), ("2026-12-30", False)),
+        *((last, True), ("2026-12-31T23:59:58Z", False)),
+    ):
+        query = Query(sha1(1), PAGE, as_of=parse_date(text, days=True), max_age=86400)
+        assert (ask([stored], query) is not None) is found, text
 
 
 def test_originals_with_other_digests_answer_only_with_bridge(
@@ -301,11 +312,11 @@ def test_originals_with_other_digests_answer_only_with_bridge(
 @pytest.mark.parametrize(
     ("typed", "date"),
     [
-        ("2026", b"2026-12-31T23:59:59Z"),
-        ("2024-02", b"2024-02-29T23:59:59Z"),
-        ("202602", b"2026-02-28T23:59:59Z"),
-        ("2026-11-20", b"2026-11-20T23:59:59Z"),
-        ("20261120", b"2026-11-20T23:59:59Z"),
+        ("2026", b"2026-12-31T23:59:59.999999999Z"),
+        ("2024-02", b"2024-02-29T23:59:59.999999999Z"),
+        ("202602", b"2026-02-28T23:59:59.999999999Z"),
+        ("2026-11-20", b"2026-11-20T23:59:59.999999999Z"),
+        ("20261120", b"2026-11-20T23:59:59.999999999Z"),
         ("20261120091417", b"2026-11-20T09:14:17Z"),
         ("2026-11-20T09:14:17.5Z", b"2026-11-20T09:14:17.5Z"),
     ],
