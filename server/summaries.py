@@ -62,7 +62,10 @@ class Summaries:
     def _earliest(self, content: dict[str, Any] | None) -> float:
         if content is None:
             return self._next
-        made = (self._index / summary.FILE).stat().st_mtime
+        try:
+            made = (self._index / summary.FILE).stat().st_mtime
+        except OSError:  # purged since it was read, or the index is being replaced
+            return self._next
         seconds = float(content["seconds"])
         return max(self._next, made + max(REST * seconds, SHORTEST_REST))
 

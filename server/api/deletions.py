@@ -6,8 +6,9 @@ Commands in their own processes read index and ledger, so that lookups do not wa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -15,7 +16,7 @@ import orjson
 from flask import Response, request
 
 from dedupindex.crawls import lifecycle, statistics
-from dedupindex.errors import BadInput, BadQuery, HasDependents
+from dedupindex.errors import BadInput, BadQuery, HasDependents, IndexUnavailable
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.report_table import rounded_shares
@@ -74,7 +75,7 @@ class Deletions(Handlers):
         drop = partial(lifecycle.drop, name=name, force=fields.bool_field(given, "force"))
         self._metrics.store_all_counts(self._live.crawls.write_counts)  # of all workers
         # While a merge runs, it could take in what is dropped.
-        with exclusive(self._live.index / "lock", "the index"):
+        with _locked(self._live.index):
             crawl = self._live.crawls.write(drop)
         with audited(who):
             while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
@@ -114,6 +115,17 @@ def audited(who: str) -> Iterator[None]:
         if isinstance(error, CommandTimeout) or not isinstance(error, _UNCHANGED):
             logs.audit(request.environ, who, {"broken_off": True})
         raise
+
+
+@contextmanager
+def _locked(index: Path) -> Iterator[None]:
+    """Hold the write lock of the index; raises `IndexUnavailable`, also while it is replaced."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(exclusive(index / "lock", "the index"))
+        except OSError as error:
+            raise IndexUnavailable(f"the index at {index} cannot be locked: {error}") from error
+        yield
 
 
 def counts_of(removed: dict[str, Any]) -> dict[str, Any]:

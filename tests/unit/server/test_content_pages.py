@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -106,6 +107,26 @@ def test_the_numbers_are_those_of_the_command(index: Path) -> None:
     )
     typed("purge", index, "--url", "http://z.example/")
     assert summary.read_summary(index) is None  # it named the host that is gone
+
+
+def test_a_summary_that_is_purged_while_it_is_read(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed("index", "--stats", index)
+    made = (index / summary.FILE).read_bytes()
+    web = served(index)
+    monkeypatch.setattr(summaries.Summaries, "_begin", lambda self: None)
+
+    def read(directory: Path) -> dict[str, Any] | None:
+        content = kept(directory)
+        (directory / summary.FILE).unlink(missing_ok=True)
+        return content and {**content, "state": "of another index"}
+
+    kept = summary.read_summary
+    monkeypatch.setattr(summary, "read_summary", read)
+    for path in ("/summary", "/pages/content"):
+        assert web.get(path).status_code == 200
+        (index / summary.FILE).write_bytes(made)
 
 
 def test_bytes_of_captures_without_a_known_size_are_not_known(tmp_path: Path) -> None:

@@ -201,6 +201,16 @@ def test_a_crawl_is_dropped_unless_the_index_has_it(index: Path) -> None:
     assert web.delete("/crawls/none").status_code == 404
 
 
+def test_a_crawl_is_not_dropped_while_the_index_is_replaced(index: Path) -> None:
+    web = served(index)
+    begin_crawl(web, "a")
+    aside = index.rename(index.with_name("aside"))
+    refused = web.delete("/crawls/a")
+    assert error(refused) == (503, "index_unavailable")
+    aside.rename(index)
+    assert web.delete("/crawls/a").get_json()["state"] == "cancelled"
+
+
 def test_deletions_need_the_role_admin(index: Path) -> None:
     secrets = {role: tokens.add(index, role.name, role) for role in Role}
     web = served(index)
