@@ -219,14 +219,14 @@ def merge(index: Path) -> int:
     if (store := open_store(index)) is not None:
         with closing(store), show_progress() as progress:
             outcome = crawls.merge(index, store, progress) or outcome
-    counts = {
-        "added": outcome.added,
-        "replaced": outcome.replaced,
-        "unchanged": outcome.unchanged,
-        "refused": outcome.contradicted + outcome.chained + outcome.purged,
-    }
+    reasons = {name: count for name, count in outcome.refused().items() if count}
+    kept = {name: getattr(outcome, name) for name in ("added", "replaced", "unchanged")}
+    counts = {**kept, "refused": sum(reasons.values())}
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-    print_result(counts, [f"{printable(str(index))}: {text}"])
+    if reasons:
+        why = ", ".join(f"{name} {count:,}" for name, count in reasons.items())
+        text = f"{text} ({why})"
+    print_result({**counts, "reasons": reasons}, [f"{printable(str(index))}: {text}"])
     return 0
 
 

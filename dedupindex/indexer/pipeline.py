@@ -29,8 +29,9 @@ from dedupindex.index.identity import (
     read_identity,
     unfinished,
 )
-from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, MergeOutcome
+from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.staging import NAMES as STAGING
+from dedupindex.index.load.staging import Staging
 from dedupindex.index.load.staging import Staging
 from dedupindex.indexer import disproved_reports, spot_check
 from dedupindex.indexer.admission import admission_filter
@@ -471,9 +472,6 @@ def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:
         tally.add(staged.tally)
     tally.added, tally.replaced = outcome.added, outcome.replaced
     tally.unchanged = outcome.unchanged
-    refused = {
-        CHAINED: outcome.chained, CONTRADICTED: outcome.contradicted, PURGED: outcome.purged
-    }  # fmt: skip
-    tally.refused.update(+Counter(refused))
+    tally.refused.update(+Counter(outcome.refused()))
     tally.check()
     return tally

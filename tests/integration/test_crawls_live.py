@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -17,14 +18,18 @@ from typing import Any
 import pytest
 
 from dedupindex.crawls import lifecycle
+from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import DedupError
 from dedupindex.index import open_index
+from dedupindex.index.identity import Settings
+from server import logs
 from server.background_merge import EVERY, LONGEST, BackgroundMerge
 from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import DEADLINE, Running, serving, until
 from tests.support.captures import capture, sha1
+from tests.support.commands import typed
 
 WRITERS = 8
 
@@ -173,6 +178,27 @@ def test_a_merge_that_fails_is_tried_ever_more_rarely(
         upkeep.once()
         with live.crawls.reading() as reading:
             assert all(crawl.merged for crawl in reading.crawls())
+
+
+def test_the_log_of_a_merge_says_why_captures_were_refused(
+    make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logs.LOGGER, "propagate", True)
+    caplog.set_level(logging.INFO, "dedupindex.server")
+    again = capture(1)
+    index = make_index([again, capture(90)])
+    typed("purge", index, "--url", again.url.decode())
+    live = LiveIndex(index)
+    with closing(live):
+        live.crawls.write(partial(lifecycle.begin, name="a"), make=True)
+        live.crawls.write(
+            lambda writing: add(
+                writing, writing.crawl("a"), [again, capture(2)], Settings(), lambda capture: ""
+            )
+        )
+        live.crawls.write(partial(lifecycle.commit, name="a"))
+        BackgroundMerge(live).once()
+    assert "1 added, 0 replaced, 0 unchanged, 1 refused (purged 1)" in caplog.text
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

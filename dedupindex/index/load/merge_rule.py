@@ -73,6 +73,10 @@ class MergeOutcome:
     checksum: int = field(default=0, compare=False)  # see `checksum`
     lost: list[bytes] = field(default_factory=list, compare=False)  # staged, for `ledger`
 
+    def refused(self) -> dict[str, int]:
+        """Return how many were refused, by reason."""
+        return {CHAINED: self.chained, CONTRADICTED: self.contradicted, PURGED: self.purged}
+
     def include(self, other: MergeOutcome) -> None:
         """Add the counts of entries of other digests."""
         for name in MERGED:
