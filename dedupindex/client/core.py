@@ -113,6 +113,14 @@ class CaptureBatch(NamedTuple):
     crawl: str
     captures: list[bytes]  # as JSON
 
+    def halves(self) -> list[CaptureBatch]:
+        """Return the later and the earlier half."""
+        middle = len(self.captures) // 2
+        return [
+            self._replace(captures=self.captures[middle:]),
+            self._replace(captures=self.captures[:middle]),
+        ]
+
 
 class ReportQueue:
     """The captures that wait to be reported, of all threads; when full, new ones are dropped."""
@@ -145,10 +153,11 @@ class ReportQueue:
                 return None
             crawl, captures, size = self._queue[0][0], list[bytes](), 0
             while self._queue and self._queue[0][0] == crawl and len(captures) < self._batch:
-                captures.append(self._queue.popleft()[1])
-                size += len(captures[-1])
-                if size > _REQUEST_BYTES:
+                size += len(self._queue[0][1])
+                if captures and size > _REQUEST_BYTES:  # a longer one goes alone
+                    size -= len(self._queue[0][1])
                     break
+                captures.append(self._queue.popleft()[1])
             self._held -= size
         return CaptureBatch(crawl, captures)
 
@@ -179,6 +188,7 @@ KEPT = 100_000  # captures that wait to be reported, at most
 BATCH = 1000  # lookups or captures in one request
 TRIES = 2  # of a report
 PAUSE = 0.2  # seconds between them
+_MOST_SPLITS = 200  # of a request that is refused, before the rest of it is dropped
 _LOST_TOKENS = 10_000  # kept, of claims whose answer was lost
 _REASONS = 20  # that are logged, of captures that the index does not take
 _log = logging.getLogger("dedupindex.client")
@@ -441,17 +451,35 @@ class ClientBase(Generic[_TransportT]):
         total = Reported(bad=bad.total(), dropped=self._queue.add(crawl, valid), why=bad)
         self.counts.reported(crawl, total)
         while (batch := self._queue.take()) is not None:
-            done: Reported | None = None
-            try:
-                done = yield from self._deliver(batch)
-            finally:  # also when cancelled: sending twice changes nothing
-                part = done or Reported(dropped=self._queue.give_back(batch))
-                self.counts.reported(batch.crawl, part)
-                total += part
-            if done is None:
+            done, is_sent = yield from self._send_batch(batch)
+            total += done
+            if not is_sent:
                 break
         self._log_reasons(total)
         return replace(total, kept=len(self._queue))
+
+    def _send_batch(self, batch: CaptureBatch) -> Steps[tuple[Reported, bool]]:
+        """Send captures, in halves if the server takes no request with them all.
+
+        Returns what became of them, and whether all were sent; the others are kept.
+        """
+        parts, total = [batch], Reported()  # the last part is the next
+        splits = _MOST_SPLITS
+        try:
+            while parts:
+                done = yield from self._deliver(parts[-1], is_split=splits > 0)
+                if done is None:
+                    break
+                part = parts.pop()
+                if isinstance(done, NotAsked):
+                    parts += part.halves()
+                    splits -= 1
+                else:
+                    total += done
+        finally:  # also when cancelled: sending twice changes nothing
+            total += Reported(dropped=sum(map(self._queue.give_back, parts)))
+            self.counts.reported(batch.crawl, total)
+        return total, not parts
 
     def _log_reasons(self, done: Reported) -> None:
         """Log each reason why captures were not taken once, so that a crawl does not fill a log."""
@@ -460,8 +488,11 @@ class ClientBase(Generic[_TransportT]):
                 self._reasons.add(reason)
                 _log.warning("captures that are not taken (this is said once): %s", reason)
 
-    def _deliver(self, batch: CaptureBatch) -> Steps[Reported | None]:
-        """Send captures, at most `TRIES` times; return None if they can be sent later."""
+    def _deliver(self, batch: CaptureBatch, *, is_split: bool) -> Steps[Reported | NotAsked | None]:
+        """Send captures, at most `TRIES` times; return None if they can be sent later.
+
+        With `is_split` a refusal is returned that may be about one of several captures.
+        """
         make = partial(requests.captures, batch.crawl, batch.captures, self._long)
         for number in range(TRIES):
             done: Reported | NotAsked = yield from self._ask(make, read_reported)
@@ -469,6 +500,8 @@ class ClientBase(Generic[_TransportT]):
                 return done
             if done.why == errors.UnknownCrawl.code and batch.crawl in self._begun:
                 yield from self._ask(lambda: self._begun[batch.crawl], dict)
+            elif done.why in _OF_A_PART and is_split and len(batch.captures) > 1:
+                return done
             elif done.why not in _TRANSIENT:
                 count = len(batch.captures)
                 what = "1 capture" if count == 1 else f"{count} captures"
@@ -503,6 +536,7 @@ class ClientBase(Generic[_TransportT]):
 
 
 _TRANSIENT = ("unreachable", "timeout", "status", "garbage", "outage")
+_OF_A_PART = ("bad_request", "too_large")  # errors of a body, perhaps for one of its captures
 _LATER = (408, 429)  # timeout, too many requests
 _ERRORS = {
     kind.code: kind

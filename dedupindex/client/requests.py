@@ -90,7 +90,7 @@ def last(url: str | bytes, more: Mapping[str, Any], request_timeout: float) -> A
 
 def post(path: str, value: Any, request_timeout: float, method: str = "POST") -> Ask:
     """Make a request with a JSON body."""
-    return Ask(method, path, json.dumps(value).encode(), request_timeout)
+    return Ask(method, path, json.dumps(value, allow_nan=False).encode(), request_timeout)
 
 
 def capture(given: Mapping[str, Any]) -> bytes:
@@ -101,7 +101,10 @@ def capture(given: Mapping[str, Any]) -> bytes:
     url = given.get("url")
     if isinstance(url, bytes):
         given |= {"url": None, **question("", url, {}), "digest": given.get("digest")}
-    return json.dumps(given, ensure_ascii=False).encode()
+    try:
+        return json.dumps(given, ensure_ascii=False, allow_nan=False).encode()
+    except RecursionError as error:
+        raise ValueError("a capture has values in values, too deep for JSON") from error
 
 
 def captures(crawl: str, given: list[bytes], request_timeout: float) -> Ask:

@@ -210,6 +210,65 @@ def test_the_client_says_why_captures_are_not_taken(
     assert len(logged()) == 20
 
 
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("size", [float("nan"), float("inf"), nested(100_000)])
+def test_a_value_that_is_no_json_costs_no_other_capture(client: Client, size: Any) -> None:
+    client.begin("c")
+    good = [stored(number) for number in range(1, 5)]
+    done = client.report([*good[:2], stored(9, size=size), *good[2:]], crawl="c")
+    assert done == Reported(added=4, bad=1)
+
+
+@pytest.mark.parametrize(
+    "more", [{"etag": "x" * (17 << 20)}, {"size": 10**400}, {"size": nested(900)}]
+)
+def test_a_capture_that_the_server_cannot_read_costs_no_other(
+    client: Client, more: dict[str, Any]
+) -> None:
+    client.begin("c")
+    good = [stored(number, f"http://example.com/{number}") for number in range(1, 41)]
+    done = client.report([*good[:20], stored(99, **more), *good[20:]], crawl="c")
+    assert (done.added, done.dropped + done.bad, done.kept) == (40, 1, 0)
+    counts = client.counts.as_json()
+    assert (counts["added"], counts["not_reported"] + counts["bad"]) == (40, 1)
+
+
+def test_a_request_is_not_split_for_ever() -> None:
+    asked = list[int]()
+
+    def refuse(ask: Ask) -> Reply:
+        asked.append(len(json.loads(ask.content)["captures"]))
+        error = {"error": {"code": "bad_request", "message": "no"}}
+        return Reply(400, json.dumps(error).encode())
+
+    client = Client(transport=Mock(refuse), crawl="c")
+    assert client.report([stored(number) for number in range(1000)]) == Reported(dropped=1000)
+    assert asked[:3] == [1000, 500, 250] and len(asked) < 500
+
+
+def test_what_is_not_sent_of_a_split_request_is_kept_in_order(switch: Switch) -> None:
+    client, big = switched(switch, crawl="c"), stored(1, size=10**400)
+    client.begin("c")
+    seen = switch.asked
+
+    def handle(ask: Ask) -> Reply:
+        switch.on = switch.asked < seen + 2  # the whole, and its earlier half
+        return Switch.handle(switch, ask)
+
+    client._transport = Mock(handle)
+    done = client.report([*(stored(n, f"http://a.test/{n}") for n in range(2, 5)), big])
+    assert (done.added, done.kept) == (2, 2)
+    switch.on = True
+    client._transport = Mock(switch.handle)
+    assert client.report([]) == Reported(added=1, dropped=1)
+
+
 @pytest.mark.parametrize("given", [stored(), "sha1:short"])
 def test_a_capture_that_is_not_in_a_list(client: Client, given: Any) -> None:
     with pytest.raises(
