@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from math import ceil
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -129,6 +130,7 @@ class ReportQueue:
         self._most, self._batch = most, batch
         self._queue: deque[tuple[str, bytes]] = deque()
         self._held = 0  # bytes
+        self._sending = Counter[str]()  # captures that were taken, by crawl
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -159,7 +161,23 @@ class ReportQueue:
                     break
                 captures.append(self._queue.popleft()[1])
             self._held -= size
+            self._sending[crawl] += len(captures)
         return CaptureBatch(crawl, captures)
+
+    def done(self, batch: CaptureBatch) -> None:
+        """Record that captures that were taken are sent, or dropped."""
+        with self._lock:
+            self._taken(batch)
+
+    def _taken(self, batch: CaptureBatch) -> None:
+        self._sending[batch.crawl] -= len(batch.captures)
+        if not self._sending[batch.crawl]:
+            del self._sending[batch.crawl]
+
+    def unsent(self, crawl: str) -> int:
+        """Return how many captures of a crawl wait or are being sent, by any thread."""
+        with self._lock:
+            return self._sending[crawl] + sum(crawl == other for other, _ in self._queue)
 
     def give_back(self, batch: CaptureBatch) -> int:
         """Put captures back at the front; return how many were dropped."""
@@ -168,6 +186,7 @@ class ReportQueue:
             for capture in reversed(batch.captures[:room]):
                 self._queue.appendleft((batch.crawl, capture))
                 self._held += len(capture)
+            self._taken(batch)
         return len(batch.captures[room:])
 
     def clear(self) -> Counter[str]:
@@ -366,12 +385,24 @@ class ClientBase(Generic[_TransportT]):
     ) -> Steps[dict[str, Any]]:
         """Commit or cancel a crawl; waiting captures are sent before a commit."""
         if action == "commit":
-            done = yield from self._report("", [])
-            if done.kept:  # a committed crawl takes no more captures
-                raise errors.IndexUnavailable(f"{done.kept} captures wait to be reported first")
+            yield from self._send_all(name)
         crawl = yield from self._report_counts(name, action, exit=exit, force=force or None)
         self._begun.pop(name, None)
         return crawl
+
+    def _send_all(self, name: str) -> Steps[None]:
+        """Send waiting captures before a commit: a committed crawl takes no more.
+
+        Raises `IndexUnavailable` if some still wait, or other threads do not end sending theirs.
+        """
+        done = yield from self._report("", [])
+        pauses = ceil(TRIES * (self._long + PAUSE) / PAUSE)  # the longest that a report takes
+        while not done.kept and pauses and self._queue.unsent(name):
+            pauses -= 1
+            yield Pause(PAUSE)
+            done = yield from self._report("", [])  # what others could not send
+        if waiting := done.kept or self._queue.unsent(name):
+            raise errors.IndexUnavailable(f"{waiting} captures wait to be reported first")
 
     def _report_counts(
         self, name: str, action: str = "counts", **more: object
@@ -476,6 +507,7 @@ class ClientBase(Generic[_TransportT]):
                     splits -= 1
                 else:
                     total += done
+                    self._queue.done(part)
         finally:  # also when cancelled: sending twice changes nothing
             total += Reported(dropped=sum(map(self._queue.give_back, parts)))
             self.counts.reported(batch.crawl, total)

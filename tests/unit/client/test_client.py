@@ -543,6 +543,44 @@ def test_reports_of_an_outage_are_sent_later(switch: Switch) -> None:
     assert client.commit("c")["captures"] == 4
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_commit_waits_for_captures_that_another_thread_sends(switch: Switch, fails: bool) -> None:
+    taken, go_on = threading.Event(), threading.Event()
+
+    def handle(ask: Ask) -> Reply:
+        if ask.path.startswith("/captures") and not taken.is_set():
+            taken.set()
+            assert go_on.wait(DEADLINE)
+            if fails:
+                raise NotConnected("nobody listens")
+        if ask.path.endswith("/commit"):
+            assert go_on.is_set()
+        return switch.handle(ask)
+
+    client = Client(transport=Mock(handle), crawl="c")
+    client.begin("c")
+    sender = threading.Thread(target=client.report, args=([stored(1), stored(2)],))
+    sender.start()
+    assert taken.wait(DEADLINE)
+    threading.Timer(0.5, go_on.set).start()
+    assert client.commit("c")["captures"] == 2
+    sender.join()
+    assert client.counts.as_json()["not_reported"] == 0
+
+
+def test_a_commit_does_not_wait_for_ever(switch: Switch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dedupindex.client.core.PAUSE", 0.01)
+    client = switched(switch, crawl="c", request_timeout=0.02)
+    client.begin("c")
+    client._queue.add("c", [b"{}"])
+    batch = client._queue.take()
+    assert batch is not None
+    with pytest.raises(IndexUnavailable, match="wait to be reported first"):
+        client.commit("c")
+    client._queue.done(batch)
+    assert client.commit("c")["state"] == "committed"
+
+
 def test_missed_lookups_and_reports_are_sent_by_crawl(switch: Switch) -> None:
     """With the commit, before it, and in the end; of two clients the server adds it up."""
     now = [0.0]
