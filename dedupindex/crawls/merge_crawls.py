@@ -126,6 +126,7 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
     """Write the captures of crawls as sorted runs."""
     numbers: dict[ContainerRef, int] = {}
     after = engine.next_number()
+    tail = len(engine.identity.settings.keys().tail(b""))
     writer, visits = RunWriter(directory, "crawl"), RunWriter(directory, "visits")
 
     def number_of(place: ContainerRef) -> int:
@@ -149,7 +150,7 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
                     staged = []
             writer.extend(staged)
             for key, body in reading.visits(crawl.number):
-                visits.extend([CODE + key + body])
+                visits.extend([CODE + key[:tail] + body])
     writer.flush()
     visits.flush()
     places = [(number, place) for place, number in numbers.items()]

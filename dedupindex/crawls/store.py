@@ -131,7 +131,8 @@ class Reading(ABC):
     def visits(self, crawl: int, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Yield what the crawl of a number reports that URLs answered: `index.format.visits`.
 
-        The keys are what follows the digest in the keys of URLs; a crawl has one visit of a URL.
+        The keys begin with what follows the digest in the keys of URLs, and are for `drop_visit`. A
+        crawl has the visits of a URL that `/last` may need, as an index has.
         """
         return iter(())
 
@@ -207,7 +208,10 @@ class Writing(Reading):
             self.drop_cell(key, crawl)
 
     def put_visit(self, key: bytes, crawl: Crawl, body: bytes) -> bool:
-        """Keep a visit if it is later than that of the same crawl and URL; return whether it is."""
+        """Keep a visit if `/last` may need it; return whether it is the last of its crawl and URL.
+
+        It is not if it is known. `key` is what follows the digest in the keys of the URL.
+        """
         return False
 
     def drop_visits(self, crawl: Crawl, most: int) -> int:
@@ -215,7 +219,7 @@ class Writing(Reading):
         return 0
 
     def drop_visit(self, key: bytes, crawl: int) -> None:
-        """Remove the visit of a URL by the crawl of a number."""
+        """Remove the visit that the crawl of a number has under a key of `visits`."""
         return
 
     @abstractmethod

@@ -7,7 +7,8 @@
     files       name of a container          -> its number, and back
     claims      digest prefix, namespace     -> `crawl.Claim`
     urls        captures by URL, see `format.url_index`
-    visits      number, URL part of a key    -> the body of a visit, see `format.visits`
+    visits      number, URL part of a key    -> the body of its last visit, see `format.visits`
+                number, URL part, kind       -> the last one of another `kind_key`
     statistics  number, kind, heading        -> see `statistics_keys`
     meta        "version"                    -> raised whenever a crawl changes its state
                 "format"                     -> `index.identity.FORMAT`
@@ -40,6 +41,7 @@ from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import container_of, entries_of, is_sound, sealed, unsealed
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.tombstones import REVISIT
+from dedupindex.index.format.visits import VisitKind
 from dedupindex.index.identity import FORMAT
 from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 
@@ -288,10 +290,24 @@ class LmdbWriting(LmdbReading, Writing):
     def put_visit(self, key: bytes, crawl: Crawl, body: bytes) -> bool:
         place = _number(crawl) + key
         before = self._get(place, self.trees.visits)
-        later = before is None or body < before  # dates are inverted
-        if later:
+        if before == body:
+            return False
+        is_later = before is None or body < before  # dates are inverted
+        if is_later:
             self._put(place, body, self.trees.visits)
-        return later
+        if before is not None:
+            self._put_earlier(place, *((before, body) if is_later else (body, before)))
+        return is_later
+
+    def _put_earlier(self, place: bytes, earlier: bytes, last: bytes) -> None:
+        """Keep a visit beside a later one of its URL, if it says what no later one does."""
+        kind = VisitKind.of(earlier)
+        if VisitKind.of(last).makes_needless(kind):
+            return
+        place += kind_key(kind)
+        known = self._get(place, self.trees.visits)
+        if known is None or earlier < known:
+            self._put(place, earlier, self.trees.visits)
 
     def drop_visits(self, crawl: Crawl, most: int) -> int:
         return self._drop(self.trees.visits, crawl, most)
@@ -350,6 +366,11 @@ class LmdbWriting(LmdbReading, Writing):
                 found = cursor.delete()
                 count += 1
         return count
+
+
+def kind_key(kind: VisitKind) -> bytes:
+    """Return what follows the URL part in the key of an earlier visit: digest and `stated`."""
+    return kind.digest + bytes([kind.stated])
 
 
 _crawls = Cache[bytes, Crawl](4 * MEGABYTE)  # by stored value

@@ -10,7 +10,8 @@ They are items of the ledger, before all others:
            flags (1): bit 0 it was stored as a revisit | HTTP status (2), 0 unknown
            algorithm (1) | digest | u16 length, ETag | u16 length, Last-Modified | packed URL
 
-Beside the index, crawls keep the same bodies of what they report.
+Beside the index, crawls keep the same bodies of what they report: of each URL the last visit, and
+of the earlier ones those that `/last` may need, see `latest`.
 """
 
 from __future__ import annotations
@@ -121,26 +122,43 @@ def urlkey_prefix(key: bytes) -> bytes:
     return urlkey_hash(key)
 
 
+class VisitKind(NamedTuple):
+    """What `/last` may need of the visits of a URL: of each kind the last one."""
+
+    url: bytes  # packed
+    digest: bytes  # its `digest_prefix`
+    stated: bool  # whether it has validators
+
+    @classmethod
+    def of(cls, item: bytes, start: int = 0) -> VisitKind:
+        """Return the kind of a visit, whose body begins at `start`."""
+        at = start + _HEAD.size
+        end = at + DIGEST_KEY[item[at]]
+        digest = item[at:end]
+        etag, at = _text(item, end)
+        modified, at = _text(item, at)
+        return cls(item[at:], digest, bool(etag or modified))
+
+    def makes_needless(self, other: VisitKind) -> bool:
+        """Return whether a later visit of this kind replaces one of `other`."""
+        return self == other or self == other._replace(stated=True)
+
+
 def latest(items: Iterable[bytes], length: int) -> Iterator[bytes]:
     """Yield the items that are no visits; of visits only those that `/last` may need.
 
     These are, of each URL and digest, the last one, and the last one with validators. The items
     are sorted; `length` is that of a visit's key.
     """
-    key, kept = b"", set[tuple[bytes, bytes, bool]]()
+    key, kept = b"", set[VisitKind]()
     for item in items:
         if item[:1] != CODE:
             yield item
             continue
         if item[:length] != key:
             key, kept = item[:length], set()
-        at = length + _HEAD.size
-        end = at + DIGEST_KEY[item[at]]
-        digest = item[at:end]
-        etag, at = _text(item, end)
-        modified, at = _text(item, at)
-        kind = item[at:], digest, bool(etag or modified)
+        kind = VisitKind.of(item, length)
         if kind in kept:
             continue
-        kept.update({kind, (*kind[:2], False)})
+        kept.update({kind, VisitKind(kind.url, kind.digest, stated=False)})
         yield item

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dedupindex
 from dedupindex.capture import Capture
-from dedupindex.crawls.merge_crawls import merge
+from dedupindex.crawls import lifecycle
+from dedupindex.crawls.merge_crawls import merge, sweep
 from dedupindex.crawls.parse_report import REVISITS
+from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import StrategyUnavailable
 from dedupindex.index import tokens
-from dedupindex.index.format.visits import Visit, latest
+from dedupindex.index.format.visits import CODE, Visit, latest
 from dedupindex.index.identity import Settings
 from dedupindex.index.tokens import Role
 from dedupindex.lookup.policy import parse_policy
@@ -27,6 +33,7 @@ from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
+from tests.support.budgets import examples
 from tests.support.captures import capture, captures, sha1
 from tests.support.commands import typed
 from tests.support.warc_cases import gz, request, response, revisit
@@ -360,8 +367,8 @@ def test_bin_lookup_finds_the_last_capture_of_a_url_without_a_path(tmp_path: Pat
 
 
 def test_indexes_without_validators_or_urls_say_so(make_index: MakeIndex) -> None:
-    for settings in (Settings(), Settings(etag=True, url_index=False, canonical=False)):
-        answer = web_of(make_index([capture()], settings)).get(f"/last?url={URL}")
+    for chosen in (Settings(), Settings(etag=True, url_index=False, canonical=False)):
+        answer = web_of(make_index([capture()], chosen)).get(f"/last?url={URL}")
         assert (answer.status_code, answer.get_json()["error"]["code"]) == (
             409,
             "strategy_unavailable",
@@ -441,10 +448,36 @@ def test_a_reported_revisit_is_the_last_capture(web: FlaskClient) -> None:
         "2024-03-04T00:00:00Z",
     )
     assert answer["original"]["date"] == "2024-03-01T00:00:00Z"
-    # a crawl keeps one visit of a URL, and the index had none: a 304 is to repeat the validators
-    assert sent(answer) == []
+    assert sent(answer) == ['"3"']  # which the 304 leaves as they were
     tell(web, "a", reported(1, 5, etag='"5"', revisit="server-not-modified"))
     assert sent(ask(web, "&crawl=a")) == ['"5"']
+
+
+@pytest.mark.parametrize("crawls", ["x", "xy"])
+def test_a_validator_of_two_payloads_is_not_used_again_whichever_crawl_saw_them(
+    make_index: MakeIndex, crawls: str
+) -> None:
+    index = make_index([capture(90)], ETAG)
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    first, second = (reported(number, number, last_modified=OLD.decode()) for number in (1, 2))
+    same = {"revisit": "identical-payload-digest"}
+    left = reported(3, 1, url=f"{URL}/3", etag='"3"'), reported(3, 2, url=f"{URL}/3", **same)
+    for crawl in crawls:
+        web.post("/crawls", json={"name": crawl})
+    tell(web, crawls[0], first, left[0])
+    tell(web, crawls[-1], second, left[1])
+    for crawl in crawls:
+        web.post(f"/crawls/{crawl}/commit")
+
+    def both(web: FlaskClient) -> list[list[str]]:
+        asked = {"lookups": [{"url": URL}, {"url": f"{URL}/3"}]}
+        return list(map(sent, web.post("/last", json=asked).get_json()["answers"]))
+
+    assert both(web) == [[], ['"3"']]
+    merge_all(index, live)
+    assert both(web_of(index)) == [[], ['"3"']]
 
 
 def test_a_revisit_is_never_an_original_and_a_cancelled_crawl_leaves_nothing(
@@ -548,7 +581,8 @@ def test_purging_a_url_purges_what_crawls_keep_of_it(make_index: MakeIndex) -> N
     web = create_app(Config(index), live).test_client()
     web.post("/crawls", json={"name": "a"})
     other = "http://b.example/"
-    tell(web, "a", reported(1, 1, revisit="server-not-modified"), reported(2, 1, url=other))
+    tell(web, "a", reported(1, 1, revisit="server-not-modified"), reported(2, 1, url=other),
+         reported(3, 2), reported(4, 3))  # fmt: skip
     store = live.crawls.store()
     assert store is not None
     live.opened().engine.close()  # type: ignore[attr-defined]
@@ -716,6 +750,49 @@ def test_the_last_visit_and_the_last_with_validators_are_kept(
                     for v in kept
                 )
     assert len(kept) <= 2 * len({number for number, _, _ in seen})
+
+
+SEEN = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(1, 5), st.booleans(), st.booleans()), max_size=12
+)
+
+
+@settings(max_examples=examples(30))
+@given(SEEN)
+def test_a_crawl_keeps_the_visits_that_an_index_keeps_in_any_order(
+    seen: list[tuple[int, int, bool, bool]],
+) -> None:
+    keys = Settings().keys()
+    tail = keys.tail(URL.encode())
+    bodies = [
+        Visit(URL.encode(), b"2024-03-%02dT00:00:00Z" % day, sha1(number), 200,
+              b'"x"' * stated, b"", revisit).body()
+        for number, day, stated, revisit in seen
+    ]  # fmt: skip
+    needed = {item[1 + len(tail) :] for item in latest(
+        sorted({CODE + tail + body for body in bodies}), 1 + len(tail))}  # fmt: skip
+    with TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
+        for name in ("other", "a"):
+            store.write(partial(lifecycle.begin, name=name))
+        with store.writing() as writing:
+            crawl, last = writing.crawl("a"), b""
+            for body in bodies:
+                is_last = not last or body < last
+                assert writing.put_visit(tail, crawl, body) is is_last
+                assert writing.put_visit(tail, crawl, body) is False
+                last = body if is_last else last
+            kept = dict(writing.visits(crawl.number, tail))
+            assert needed <= set(kept.values()) <= set(bodies)
+            assert len(kept) <= 1 + 2 * len({number for number, *_ in seen})
+            assert all(key.startswith(tail) for key in kept)
+            assert not list(writing.visits(crawl.number - 1))
+        assert store.check() == []
+        for key in list(kept)[:2]:
+            store.write(partial(LmdbWriting.drop_visit, key=key, crawl=crawl.number))
+        store.write(partial(lifecycle.cancel, name="a"))
+        sweep(store, 0, {})
+        with store.reading() as reading:
+            assert not list(reading.visits(crawl.number))
 
 
 @pytest.mark.parametrize(
