@@ -32,7 +32,6 @@ from dedupindex.index.identity import (
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.staging import NAMES as STAGING
 from dedupindex.index.load.staging import Staging
-from dedupindex.index.load.staging import Staging
 from dedupindex.indexer import disproved_reports, spot_check
 from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.stage import Staged, StageTask, run_task
