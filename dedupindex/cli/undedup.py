@@ -44,6 +44,7 @@ from dedupindex.post_crawl.undo_damage import index_originals, known_hosts
 from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, removing
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import printable
+from dedupindex.runtime.walk_directories import walk_links
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.discover import has_working_files
 from dedupindex.sources.warc_files import is_index
@@ -273,14 +274,11 @@ def _files(directory: Path) -> list[str]:
     """Return the relative names of all files, following links as the scan did."""
     if store := store_of_state(directory):
         return sorted(name for name, _ in StoredPath(store).below())
-    found, visited = [], set[tuple[int, int]]()
-    for folder, below, names in os.walk(directory, followlinks=True):
-        known = os.stat(folder)
-        ours = os.path.basename(folder) == DIRECTORY or has_working_files(folder)
-        if (known.st_dev, known.st_ino) in visited or ours:
+    found = []
+    for folder, below, names in walk_links(directory):
+        if os.path.basename(folder) == DIRECTORY or has_working_files(folder):
             below.clear()
             continue
-        visited.add((known.st_dev, known.st_ino))
         below.sort(key=lambda name: (name.startswith("."), name))  # in the order of a scan
         paths = (Path(folder, name) for name in names if not PART_NAME.fullmatch(name))
         found += [str(path.relative_to(directory)) for path in paths if path.is_file()]

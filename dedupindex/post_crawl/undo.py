@@ -51,6 +51,7 @@ from dedupindex.runtime.atomic_replace import (
     removing,
     replace_file,
 )
+from dedupindex.runtime.walk_directories import walk_links
 from dedupindex.warc.zstd_format import (
     MAGIC,
     MissingDictionary,
@@ -129,13 +130,8 @@ def is_of_earlier_run(journal: Journal, scanned: ManifestContainer) -> bool:
 
 def sets_below(directory: Path) -> list[Path]:
     """Return the directories below, following links, with journals of runs in place."""
-    found, visited = [], set[tuple[int, int]]()
-    for folder, below, _ in os.walk(directory, followlinks=True):
-        known = os.stat(folder)
-        if (known.st_dev, known.st_ino) in visited:
-            below.clear()
-            continue
-        visited.add((known.st_dev, known.st_ino))
+    found = []
+    for folder, below, _ in walk_links(directory):
         if DIRECTORY in below:
             below.remove(DIRECTORY)
             kept = Path(folder, DIRECTORY)

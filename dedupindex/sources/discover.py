@@ -34,6 +34,7 @@ from dedupindex.object_store import (
     open_anywhere,
     redacted,
 )
+from dedupindex.runtime.walk_directories import walk_visible
 from dedupindex.sources.cdx_columns import is_cdx
 from dedupindex.sources.crawl_log import is_crawl_log
 from dedupindex.sources.line_source import GZIP, inflated
@@ -211,16 +212,11 @@ def _search(
     def unreadable(error: OSError) -> None:
         found.problems.append(Problem(str(error.filename), -1, f"unreadable: {error.strerror}"))
 
-    for directory, below, names in os.walk(top, onerror=unreadable, followlinks=True):
-        known = os.stat(directory)
-        own = _is_index(Path(directory)) or (directory != top and has_working_files(directory))
-        if (known.st_dev, known.st_ino) in visited or own:
-            below.clear()
-            continue
-        visited.add((known.st_dev, known.st_ino))
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        for name in sorted(names):
-            _add(os.path.join(directory, name), wanted, found)
+    def is_own(directory: str) -> bool:
+        return _is_index(Path(directory)) or (directory != top and has_working_files(directory))
+
+    for path in walk_visible(top, unreadable, visited, leave_out=is_own):
+        _add(path, wanted, found)
 
 
 def _find_remote(source: str, wanted: frozenset[str], found: Expanded) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.runtime.scratch_database import open_scratch
+from dedupindex.runtime.walk_directories import walk_visible
 from dedupindex.runtime.workers import workers
 from dedupindex.verify import revisits
 from dedupindex.verify.block_facts import (
@@ -315,19 +316,19 @@ def archives_below(path: Place, wanted: Callable[[Place], bool] = is_archive) ->
 
 
 def files_below(path: Place, wanted: Callable[[Place], bool]) -> Iterator[tuple[str, Place]]:
-    """Yield the names and paths of the `wanted` files below a directory, hidden ones skipped."""
+    """Yield the names and paths of the `wanted` files below a directory, hidden ones skipped.
+
+    Links are followed as `bin/dedup` follows them: it would else not be seen what that left out.
+    """
     if isinstance(path, Elsewhere):
         for name, elsewhere in path.below():
             hidden = any(part.startswith(".") for part in name.split("/"))
             if not hidden and wanted(elsewhere):
                 yield name, elsewhere
         return
-    for folder, folders, names in os.walk(path):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            found = Path(folder, name)
-            if not name.startswith(".") and found.is_file() and wanted(found):
-                yield str(found.relative_to(path)), found
+    for found in map(Path, walk_visible(path)):
+        if found.is_file() and wanted(found):
+            yield str(found.relative_to(path)), found
 
 
 def in_order(

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
+from dedupindex.runtime.walk_directories import walk_visible
 from dedupindex.verify.collection import (
     ExecutorRows,
     archives_below,
@@ -105,12 +106,10 @@ class Against:
             return [(self._old, new) for new in self._new], []
         pairs: list[tuple[Place, Place]] = []
         findings = []
-        before = dict(files_below(self._old, lambda _: True))
         if self._glob:
-            matches = set(map(os.path.abspath, glob(self._glob, recursive=True)))
-            if not matches:
-                raise BadSource(f"nothing matches {self._glob}")
-            before = {name: old for name, old in before.items() if _is_below(old, matches)}
+            before = dict(_matched(self._glob, str(self._old)))
+        else:
+            before = dict(files_below(self._old, lambda _: True))
         self.not_compared = [name for name, old in before.items() if not is_named(old)]
         for name in self.not_compared:
             del before[name]
@@ -141,10 +140,23 @@ def _top(pattern: Place) -> Path:
     return Path(top)
 
 
-def _is_below(file: Place, matches: Set[str]) -> bool:
-    """Return whether a file is one of the matches of a glob, or below one."""
-    path = Path(os.path.abspath(str(file)))
-    return any(str(one) in matches for one in (path, *path.parents))
+def _matched(pattern: str, top: str) -> Iterator[tuple[str, Place]]:
+    """Yield the files that a glob matches, or that are below what it matches, as `bin/dedup` does.
+
+    Each has its name below `top`. Raises `BadSource` if there is no match.
+    """
+    matches = sorted(glob(pattern, recursive=True))
+    if not matches:
+        raise BadSource(f"nothing matches {pattern}")
+    visited = set[tuple[int, int]]()
+    for match in map(os.path.abspath, matches):
+        files: Iterable[str] = ()
+        if not os.path.isdir(match):
+            files = [] if os.path.basename(match).startswith(".") else [match]
+        elif "**" not in pattern:  # which matches all files below, too
+            files = walk_visible(match, visited=visited)
+        for path in filter(os.path.isfile, files):
+            yield os.path.relpath(path, top), Path(path)
 
 
 def _other_form(name: str, after: Iterable[Mapping[str, Place]]) -> str:

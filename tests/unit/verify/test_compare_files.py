@@ -420,6 +420,44 @@ def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
     assert "original-missing" not in reasons(list(Against(old, [new], [elsewhere]).findings()))
 
 
+def test_links_to_directories_are_followed(tmp_path: Path) -> None:
+    """As `bin/dedup` follows them, in every place; each directory is entered once."""
+    old, new, far = tmp_path / "old", tmp_path / "new", tmp_path / "far"
+    write(old / "a.warc.gz", [page(1)])
+    linked = write(far / "2025" / "b.warc.gz", [page(2, b"other")])
+    for place, target in (("2025", "2025"), ("2026", "2025"), ("loop", "../old")):
+        (old / place).symlink_to(far / target)
+    typed("dedup", old, "--out", new)
+    result = new / "2025" / "b.warc.gz"
+    assert not (new / "2026").exists()
+    for against in (old, f"{old}/[a2]*"):
+        assert typed("verify", "--against", against, new)[1].startswith("2 files")
+    kept = result.rename(far / "kept.warc.gz")
+    for against in (old, f"{old}/20*"):
+        assert "file-missing" in typed("verify", "--against", against, new, status=8)[0]
+
+    (tmp_path / "found").mkdir()
+    (tmp_path / "found" / "link").symlink_to(far)
+    (new / "2025").rmdir()
+    (new / "2025").symlink_to(far / "2025")
+    linked.unlink()
+    kept.rename(linked)
+    assert typed("verify", "--against", old, new, "--records")[1].startswith("2 files")
+    write(new / "c.warc.gz", [copy_of(3, 2, b"other")])
+    typed("verify", new)
+    (new / "2025").unlink()
+    assert "dangling" in typed("verify", new, status=8)[0]
+    typed("verify", new, "--originals", tmp_path / "found")
+
+
+def test_a_glob_does_not_see_the_links_beside_what_it_matches(tmp_path: Path) -> None:
+    write(tmp_path / "old" / "2025" / "a.warc.gz", [page(1)])
+    (tmp_path / "old" / "2").symlink_to("2025")
+    (tmp_path / "new").mkdir()
+    words = ("verify", "--against", tmp_path / "old" / "202*", tmp_path / "new")
+    assert "2025/a.warc.gz is" in typed(*words, status=8)[0]
+
+
 def test_unreadable_archives_are_compared(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
