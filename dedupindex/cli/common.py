@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
-import orjson
 from click.core import ParameterSource
 
 from dedupindex import __version__
@@ -24,7 +23,7 @@ from dedupindex.cli.options import SingleOption, wants_json
 from dedupindex.errors import BadInput, Damaged, as_called, as_named, help_as_called
 from dedupindex.runtime import html_page
 from dedupindex.runtime.files import atomic_file
-from dedupindex.runtime.tables import printable
+from dedupindex.runtime.tables import json_bytes, printable
 
 _FILE = "dedupindex.settings"  # key of a context: its settings file
 _LINES_SHOWN = 10  # bad lines of a file that are printed; the rest are counted
@@ -358,7 +357,7 @@ def print_line(line: str | bytes, *, err: bool = False, nl: bool = True) -> None
 
 def print_json(value: Any) -> None:
     """Print a value or a dataclass as JSON on one line of stdout."""
-    print_line(orjson.dumps(value))
+    print_line(json_bytes(value))
 
 
 @contextmanager

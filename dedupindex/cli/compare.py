@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 
 from dedupindex.cli.common import is_typed, print_and_save, say
 from dedupindex.crawls.compare_crawls import (
@@ -21,7 +20,7 @@ from dedupindex.crawls.compare_crawls import (
 from dedupindex.errors import as_called
 from dedupindex.runtime import html_page
 from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit
-from dedupindex.runtime.tables import UNKNOWN, amount, printable
+from dedupindex.runtime.tables import UNKNOWN, amount, json_bytes, printable
 
 _TOP = 20  # hosts of text
 _TAKEN = (
@@ -83,7 +82,7 @@ def _table(order: str) -> Table:
 def _written(found: CrawlComparison, table: Table, style: str) -> Iterator[str]:
     """Yield the comparison in one of the formats of reports."""
     if style == "json":
-        yield orjson.dumps(found.as_json()).decode() + "\n"
+        yield json_bytes(found.as_json()).decode() + "\n"
     elif style == "csv":
         yield from table.csv_lines(_rows(found))
     elif style == "html":

@@ -33,7 +33,7 @@ from dedupindex.lookup.params import (
     query_digests,
 )
 from dedupindex.lookup.render_json import original_as_json
-from dedupindex.runtime.tables import printable
+from dedupindex.runtime.tables import json_bytes, printable
 from dedupindex.urlkey import with_path
 
 Given = dict[str, bytes]
@@ -198,7 +198,7 @@ def _batch(
                 if "error" in answer:
                     failed += 1
                     answer["error"]["line"] = number
-                sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
+                sys.stdout.buffer.write(json_bytes(answer) + b"\n")
         chunk = list(islice(numbered, _CHUNK))
     sys.stdout.buffer.flush()
     if failed:

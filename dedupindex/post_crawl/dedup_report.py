@@ -19,7 +19,7 @@ from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.verify_results import Proof
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
 from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, exact_percent
-from dedupindex.runtime.tables import amount, singular
+from dedupindex.runtime.tables import amount, json_bytes, singular
 from dedupindex.sources.warc_files import Sources
 
 NO_ARCHIVE = "it cannot be read as WARC or ARC"
@@ -340,7 +340,7 @@ class DedupReport:
 
     def as_json(self, more: Mapping[str, Any] | None = None) -> Iterator[bytes]:
         """Yield one JSON object in pieces, with `more` fields."""
-        yield orjson.dumps({**self._without_hosts(), **(more or {})})[:-1] + b',"hosts":['
+        yield json_bytes({**self._without_hosts(), **(more or {})})[:-1] + b',"hosts":['
         if self.all_hosts is not None:
             with open(self.all_hosts, "rb") as hosts:
                 for number, line in enumerate(hosts):

@@ -12,9 +12,7 @@ from enum import Enum
 from html import escape
 from typing import Any, NamedTuple
 
-import orjson
-
-from dedupindex.runtime.tables import UNKNOWN, amount, csv_lines, printable
+from dedupindex.runtime.tables import UNKNOWN, amount, csv_lines, json_bytes, printable
 
 _DIGITS = 2  # of per cents in JSON and CSV
 _SHORT = 6  # characters of texts other than the heading, in text
@@ -109,7 +107,7 @@ class Table:
     def json_items(self, rows: Iterable[Row]) -> Iterator[str]:
         """Yield the rows as items of a JSON array, with commas: they may not fit in memory."""
         for before, row in enumerate(rows):
-            yield ("," if before else "") + orjson.dumps(self.as_json(row)).decode()
+            yield ("," if before else "") + json_bytes(self.as_json(row)).decode()
 
     def csv_lines(self, rows: Iterable[Row]) -> Iterator[str]:
         """Yield a line with the names of all columns, and a line for each row.

@@ -1,4 +1,4 @@
-"""Numbers and text from the web as people read them; lines of CSV."""
+"""Numbers and text from the web as people read them; lines of CSV; JSON of any text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from itertools import chain
 from typing import Any
+
+import orjson
 
 _SENSIBLE = 2.0  # seconds of a run; the rate of a shorter one is that of its beginning and end
 UNKNOWN = "not known"  # in the place of a number
@@ -44,6 +47,28 @@ def printable(text: str) -> str:
         else char.encode("unicode_escape", "surrogatepass").decode()
         for char in text
     )
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return a value or a dataclass as JSON.
+
+    Names of files may have bytes that are not UTF-8, which JSON cannot represent: these are escaped
+    as `printable` escapes them.
+    """
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return orjson.dumps(_as_utf8(value))
+
+
+def _as_utf8(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {_as_utf8(key): _as_utf8(one) for key, one in value.items()}
+    return list(map(_as_utf8, value)) if isinstance(value, (list, tuple)) else value
 
 
 def number(count: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
+from tests.support.commands import typed
 from tests.support.paths import DATA
 
 WARC = DATA / "warc" / "example.warc.gz"
@@ -47,6 +49,34 @@ def test_outputs_of_corpora(
     assert main(["corpus", str(WARC), "-o", str(tmp_path / f"{ODD}.{ending}")]) == 4
     assert "this name is not UTF-8" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def answer(*words: object, status: int = 0) -> str:
+    """Return what a command with --json prints; its last line is an object."""
+    out, _ = typed(*words, "--json", status=status)
+    json.loads(out.splitlines()[-1])
+    return out
+
+
+def test_answers_as_json(odd: Path, tmp_path: Path) -> None:
+    """Names that JSON cannot represent are escaped, as in text, wherever they are reported."""
+    source, out, again = odd.parent, tmp_path / "out", tmp_path / "again"
+    shown = r"non\\udcffutf"
+    shutil.copy(odd, source / f"equal{ODD}.warc.gz")
+    (source / f"{ODD}.txt").write_text("no archive")
+    (source / f"cut{ODD}.warc.gz").write_bytes(odd.read_bytes()[:-900])
+    dry = answer("dedup", source, "--out", out, "--dry-run", status=7)
+    assert json.loads(dry)["skipped_files"] == [f"{source}/{shown[:4]}udcffutf.txt"]
+    for words in (("--out", out), ("--in-place",)):
+        found = answer("dedup", source, *words, status=7)
+        assert shown in found and found.count(shown) > 3
+    assert shown in answer("dedup", source, "--out", out, "--dry-run", "--sample", "100%", status=7)
+    assert shown in answer("undedup", out, "--out", again, status=7)
+    assert shown in answer("verify", "--against", source, out)
+    assert shown in answer("verify", source, status=7)
+    answer("index", source, tmp_path / "index", status=7)
+    answer("manifest", source, "-o", tmp_path / "manifest", status=7)
+    answer("convert", source, "--to", "zstd", "--out", tmp_path / "zstd", status=7)
 
 
 def test_covers(odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
