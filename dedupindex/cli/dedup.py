@@ -152,9 +152,9 @@ def command(
             return _print_estimate(estimate(list(sources), sample, seed, chosen, progress))
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
-    listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     commands = _next(report, sources, out, chosen.spark)
     _print_report(report, options["index"], sent, commands, sources, in_store=bool(in_store))
+    listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
     if html is not None:  # last: the report is printed even if the page cannot be written
         html_page.save(html, dedup_page.lines(report, list(sources), [*commands, *sent.lines()]))

@@ -21,6 +21,8 @@ from dedupindex.runtime.files import already_exists, atomic_file, check_writable
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
 
+_NO_NAME = "its captures are not in the CDXJ: its name is not UTF-8"
+
 
 def check_outputs(paths: Iterable[Path | None]) -> None:
     """Raise `BadInput`, or `OSError`, if a list cannot be written, before hours of work."""
@@ -51,14 +53,22 @@ def write_offsets(roots: Iterable[Path | str], target: Path | None) -> None:
 
 
 def write_cdxj(names: Mapping[str, str], target: Path, jobs: int) -> bool:
-    """Write a CDXJ of files, by path; returns whether nothing is missing in it."""
-    problems: list[Problem] = []
+    """Write a CDXJ of files, by path; returns whether nothing is missing in it.
+
+    Files of names that are not UTF-8 are left out: no line could state where their records are.
+    """
+    problems = [Problem(path, -1, _NO_NAME) for path in names if not _is_utf8(path)]
+    names = {path: name for path, name in names.items() if _is_utf8(path)}
     with atomic_file(target) as stream:
         if names:
             with show_progress() as progress:
                 stream.writelines(_cdxj(names, jobs, problems, progress))
     warn(problems)
     return not problems
+
+
+def _is_utf8(path: str) -> bool:
+    return path.encode("utf-8", "replace").decode() == path
 
 
 def _cdxj(

@@ -79,6 +79,21 @@ def test_answers_as_json(odd: Path, tmp_path: Path) -> None:
     answer("convert", source, "--to", "zstd", "--out", tmp_path / "zstd", status=7)
 
 
+@pytest.mark.parametrize("how", ["--out", "--in-place", "--to"])
+def test_a_cdxj_without_a_file(odd: Path, tmp_path: Path, how: str) -> None:
+    """It has all captures of the others; the report, and how to undo the run, are printed."""
+    shutil.copy(odd, odd.with_name("other.warc.gz"))
+    words = [how] if how == "--in-place" else ["--out", tmp_path / "out"]
+    command = "convert" if how == "--to" else "dedup"
+    more = ["--to", "zstd"] if how == "--to" else []
+    lists = tmp_path / "all.cdxj"
+    out, said = typed(command, odd.parent, *words, *more, "--cdxj", lists, status=7)
+    assert "utf.warc" in said and "its captures are not in the CDXJ: its name is not UTF-8" in said
+    assert "files" in out
+    lines = lists.read_text().splitlines()
+    assert lines and all('"filename":"other.warc' in line for line in lines)
+
+
 def test_covers(odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for source, name in ((odd, "out.jsonl"), (WARC, f"{ODD}.jsonl")):
         words = ["cover", str(source), "--relation", RELATION, "-o", str(tmp_path / name)]
