@@ -31,7 +31,7 @@ from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, has_undo_data
 from dedupindex.post_crawl.undo import (
     Restored,
     Undo,
@@ -292,7 +292,7 @@ def undo_all(
         tasks, not_restorable = find()
         if not (tasks or not_restorable):
             for root in roots:
-                if not (root / DIRECTORY).is_dir() and (above := journal_above(root)):
+                if not has_undo_data(root) and (above := journal_above(root)):
                     raise BadInput(f"nothing was undone: {root} has no journal; {above}")
             say(
                 f"there is nothing to undo below {', '.join(map(str, roots))}: nothing was "
@@ -312,7 +312,7 @@ def undo_all(
 def journal_above(directory: Path) -> str:
     """Say which directory above this one has journals, and what to do with it; "" for none."""
     for one in directory.absolute().parents:
-        if (one / DIRECTORY).is_dir():
+        if has_undo_data(one):
             return (
                 f"{one} has: bin/undedup {shlex.quote(str(one))} restores all that is below that, "
                 "with --out OTHER to take a part from there"

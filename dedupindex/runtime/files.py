@@ -180,19 +180,28 @@ def stable_directory(directory: Path) -> Iterator[Path]:
 def exclusive(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file `path`; raises `IndexBusy` at once if another process holds it.
 
-    The kernel releases the lock if its holder is killed.
+    The kernel releases the lock if its holder is killed. A holder may remove the file; who opened
+    it before opens the new one.
     """
-    with open(path, "a+b") as stream:
-        _lock(stream, fcntl.LOCK_EX, what)
+    with _locked(path, "a+b", fcntl.LOCK_EX, what):
         yield
 
 
 @contextmanager
 def shared(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file `path` as a reader; raises `IndexBusy` as `exclusive` does."""
-    with open(path, "rb") as stream:
-        _lock(stream, fcntl.LOCK_SH, what)
+    with _locked(path, "rb", fcntl.LOCK_SH, what):
         yield
+
+
+@contextmanager
+def _locked(path: Path, mode: str, how: int, what: str) -> Iterator[None]:
+    while True:
+        with open(path, mode) as stream:
+            _lock(stream, how, what)
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(stream.fileno())):
+                yield
+                return
 
 
 def _lock(stream: IO[bytes], how: int, what: str) -> None:

@@ -16,8 +16,10 @@ from dedupindex.counts import ProgressUpdate
 from dedupindex.post_crawl import dedup_all
 from dedupindex.post_crawl.dedup_all import DedupOptions
 from dedupindex.post_crawl.rewrite import rewrite_file
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from tests.integration import test_dedup
 from tests.integration.test_dedup import Dedup
+from tests.support.commands import typed
 from tests.support.paths import ROOT
 from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import write
@@ -184,6 +186,21 @@ def test_the_sources_are_not_the_directory_of_results(
     ):
         assert main(["dedup", str(source), "--out", str(out)]) == 4
         assert told in capsys.readouterr().err and content(source) == before
+
+
+def test_a_run_that_writes_nothing_leaves_nothing_to_undo(source: Path, tmp_path: Path) -> None:
+    """As of a run with SOURCE and DIR swapped; but undo data of others stays."""
+    smaller, before = tmp_path / "smaller", content(source)
+    typed("dedup", source, "--out", smaller)
+    typed("dedup", smaller, "--out", source, status=7)
+    assert content(source) == before and not (source / DIRECTORY).exists()
+    (source / DIRECTORY).mkdir()
+    (source / DIRECTORY / "lock").touch()  # of an earlier version
+    for how in (("--out", tmp_path / "again"), ("--dry-run",)):
+        said = typed("undedup", source, *how, status=4)[1]
+        assert f"{source} has no journal ({DIRECTORY})" in said
+    assert "nothing to undo" in typed("undedup", source, "--in-place")[1]
+    typed("undedup", smaller, "--out", tmp_path / "again")
 
 
 def test_stages_in_place_are_not_finished_with_other_options(

@@ -40,7 +40,13 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
 from dedupindex.post_crawl.rewrite.rewrite_object import check_resumed_in_store, rewrite_object
 from dedupindex.post_crawl.rewrite.rewrite_on_spark import check_for_spark, rewrite_on_spark
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, locked_prefixes
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, await_journals, awaited
+from dedupindex.post_crawl.rewrite.undo_directory import (
+    DIRECTORY,
+    LOCK,
+    await_journals,
+    awaited,
+    has_undo_data,
+)
 from dedupindex.runtime.atomic_replace import (
     FileSink,
     Untouched,
@@ -96,9 +102,7 @@ def rewrite(
         return
     places = [job.out] if job.out else sorted({Path(file.root) for file in containers})
     _check_places(job, processes)
-    for place in places:
-        (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
-    with locked(places), _related_locked([] if job.out else containers, places):
+    with _made_and_locked(places), _related_locked([] if job.out else containers, places):
         if job.out is not None:
             bind_state(job.out, job.store)
         begin()
@@ -281,9 +285,10 @@ def _related_locked(containers: list[ManifestContainer], places: list[Path]) -> 
     paths |= {path.resolve() for path in paths}
     with ExitStack() as locks:
         for folder in sorted({folder for path in paths for folder in (path, *path.parents)}):
-            lock = folder / DIRECTORY / "lock"
+            lock = folder / DIRECTORY / LOCK
             if lock.is_file() and folder.resolve() not in own:
-                locks.enter_context(shared(lock, str(folder)))
+                with suppress(FileNotFoundError):  # a run that wrote nothing has removed it
+                    locks.enter_context(shared(lock, str(folder)))
         yield
 
 
@@ -292,8 +297,41 @@ def locked(places: list[Path]) -> Iterator[None]:
     """Hold the locks of directories; raises `IndexBusy`."""
     with ExitStack() as locks:
         for place in places:
-            locks.enter_context(exclusive(place / DIRECTORY / "lock", str(place)))
+            locks.enter_context(exclusive(place / DIRECTORY / LOCK, str(place)))
         yield
+
+
+@contextmanager
+def _made_and_locked(places: list[Path]) -> Iterator[None]:
+    """Make the directories of journals, and hold their locks; raises `IndexBusy`.
+
+    Those in which nothing was written are removed again: without a journal there is nothing to
+    undo.
+    """
+    with ExitStack() as homes:
+        for place in places:
+            homes.enter_context(_home(place))
+        yield
+
+
+@contextmanager
+def _home(place: Path) -> Iterator[None]:
+    home, made = place / DIRECTORY, False
+    with ExitStack() as lock:
+        while True:
+            with suppress(FileExistsError):
+                home.mkdir(parents=True)
+                made = True
+            with suppress(FileNotFoundError):  # another run has just removed it
+                lock.enter_context(exclusive(home / LOCK, str(place)))
+                break
+        try:
+            yield
+        finally:
+            if made and not has_undo_data(place):
+                (home / LOCK).unlink()
+                with suppress(OSError):  # another run has made its lock there
+                    home.rmdir()
 
 
 def check_names(

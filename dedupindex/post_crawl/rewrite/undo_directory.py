@@ -13,12 +13,18 @@ import blake3
 from dedupindex.runtime.files import write_file
 
 DIRECTORY = ".rewrite"
+LOCK = "lock"  # held by a running process
 _AWAITED = "awaited"  # names of files, as JSON
 
 
 def file_key(name: str) -> str:
     """Return the stem of the names of all files about the file `name`."""
     return blake3.blake3(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def has_undo_data(directory: Path) -> bool:
+    """Return whether runs have kept anything in a directory, and not only held its lock."""
+    return any(path.name != LOCK for path in (directory / DIRECTORY).glob("*"))
 
 
 def names_of(path: Path) -> Iterator[tuple[Path, str]]:

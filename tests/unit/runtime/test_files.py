@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dedupindex.errors import BadInput
-from dedupindex.runtime.files import check_writable, write_file
+from dedupindex.errors import BadInput, IndexBusy
+from dedupindex.runtime.files import check_writable, exclusive, write_file
 
 
 def test_the_file_that_a_link_leads_to_is_replaced(tmp_path: Path) -> None:
@@ -48,3 +49,23 @@ def test_what_is_no_regular_file_is_not_replaced(
     with pytest.raises(BadInput, match="is no regular file, and is not replaced"):
         change(path)
     assert pipe.is_fifo()
+
+
+def test_a_lock_file_that_its_holder_removes_locks_nobody_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who opened the file before it was removed locks the new one, as all others do."""
+    lock, flock = tmp_path / "lock", fcntl.flock
+
+    def late(descriptor: int, how: int) -> None:
+        lock.unlink()
+        monkeypatch.setattr(fcntl, "flock", flock)
+        flock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with (
+        exclusive(lock, "it"),
+        pytest.raises(IndexBusy, match="another process is writing to it"),
+        exclusive(lock, "it"),
+    ):
+        pass
