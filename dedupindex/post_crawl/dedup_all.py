@@ -55,7 +55,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
     outcome_of,
 )
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, file_key
 from dedupindex.post_crawl.update_index import ChangedFile, update_index
 from dedupindex.post_crawl.verify_results import VerifyJob, verify_containers
 from dedupindex.post_crawl.work_directory import WorkDirectory, work_directory, working
@@ -206,23 +206,28 @@ def _linked_sizes(files: list[SourceFile]) -> list[int]:
 
 
 def _rewritten_before(files: list[SourceFile]) -> list[str]:
-    """Return the directories of these files, and above them, that earlier runs have rewritten.
+    """Return the directories, beside these files and above, that have undo data of one of them.
 
     In an object store, only the prefixes that the user named are looked at.
     """
     prefixes = {file.root for file in files if scheme_of(file.root) in S3}
-    directories = {Path(file.path).parent for file in files if not is_remote(file.root)}
-    for directory in tuple(directories):
-        directories.update(directory.parents)
-    undo_data: dict[str, Iterable[str]] = {
-        str(one): (item.name for item in one.glob(f"{DIRECTORY}/*")) for one in directories
-    }
-    undo_data |= {prefix: journal_sizes(prefix) for prefix in prefixes}
-    return sorted(place for place, names in undo_data.items() if any(map(_is_undo_data, names)))
+    kept = {prefix: _with_undo_data(journal_sizes(prefix)) for prefix in prefixes}
+    found = {file.root for file in files if file_key(file.name) in kept.get(file.root, ())}
+    for file in files:
+        path = Path(file.path)
+        for directory in path.parents if not is_remote(file.root) else ():
+            place = str(directory)
+            if place not in kept:
+                names = (item.name for item in directory.glob(f"{DIRECTORY}/*"))
+                kept[place] = _with_undo_data(names)
+            if kept[place] and file_key(str(path.relative_to(directory))) in kept[place]:
+                found.add(place)
+    return sorted(found)
 
 
-def _is_undo_data(name: str) -> bool:
-    return name.endswith((".jsonl", ".committed"))
+def _with_undo_data(names: Iterable[str]) -> set[str]:
+    """Return the keys of the files that journals are of, from the names of these."""
+    return {name.partition(".")[0] for name in names if name.endswith((".jsonl", ".committed"))}
 
 
 def _check_in_place(sources: list[str], options: DedupOptions) -> None:

@@ -452,3 +452,12 @@ def test_results_of_what_was_rewritten_before_have_no_undo_data_of_that(archive:
     assert f"warning: {archive} has the undo data of earlier runs" in above
     typed("undedup", archive, "--out", again)
     assert "undo data" not in typed("dedup", again, "--out", archive.with_name("last"))[1]
+
+
+def test_undo_data_of_other_files_is_not_that_of_the_sources(archive: Path) -> None:
+    """Here of results that were written above the sources."""
+    typed("dedup", archive, "--out", archive.parent)
+    assert (archive.parent / DIRECTORY).is_dir()
+    assert "undo data" not in typed("dedup", archive, "--out", archive.parent / "other")[1]
+    said = typed("dedup", archive.parent / "crawl3.warc.gz", "--out", archive.parent / "last")[1]
+    assert f"warning: {archive.parent} has the undo data of earlier runs" in said
