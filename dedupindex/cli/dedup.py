@@ -422,8 +422,11 @@ def _undo(report: DedupReport) -> Iterator[str]:
     """Yield the commands that undo a run in place, or make it final."""
     if report.undoable and not report.dry_run:
         plan = printable(shlex.quote(str(report.work / "plan")))
-        own = "this and " if report.journal else ""
-        runs = f" {own}the earlier runs" if report.journals > report.journal else ""
+        own, runs = "this and " if report.journal else "", ""
+        if report.earlier_undoable:
+            runs = f" {own}the earlier runs"
+        elif report.journals > report.journal:  # earlier runs are committed
+            runs = " this run"
         yield f"undo{runs}: bin/rewrite {plan} --undo"
         yield f"or discard the removed records for good: bin/rewrite {plan} --commit"
 

@@ -255,6 +255,7 @@ class _DedupRun:
         self._found, self._options, self._work = found, options, work
         self._say, self._progress = say, on_progress
         self._clock, self._new_journals = Clock(), 0  # bytes of what no earlier run has kept
+        self._undoable = 0  # files that this run has journals of
         others = {file.path for file in found.others}  # which are copied, and named
         self._report = DedupReport(
             options.dry, options.out is None, skipped=found.skipped - found.skipped_archives,
@@ -360,6 +361,7 @@ class _DedupRun:
         with open(self._work.top / _HOSTS, "wb") as hosts:
             for outcome in rewrite(job, self._options.jobs, self._begin, cluster):
                 self._report.add_file(outcome)
+                self._undoable += outcome.journal > 0
                 self._new_journals += outcome.journal if outcome.state != "existing" else 0
                 hosts.writelines(host_lines(outcome.hosts))
                 seen += outcome.bytes_before
@@ -388,7 +390,8 @@ class _DedupRun:
         report = self._report
         roots = {str(job.out or file.root) for file in job.plan.containers().values()}
         sizes = [pair for root in roots for pair in _kept_sizes(root)]
-        report.undoable = any(name.endswith(".dropped") for name, _ in sizes)
+        undoable = sum(name.endswith(".dropped") for name, _ in sizes)
+        report.undoable, report.earlier_undoable = undoable > 0, undoable > self._undoable
         kept = (size for name, size in sizes if name != STORE_FILE and not name.endswith(".part"))
         report.journals = sum(kept) + (self._new_journals if job.dry else 0)
 

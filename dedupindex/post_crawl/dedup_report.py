@@ -185,7 +185,8 @@ class DedupReport:
     journal: int = 0  # bytes that are kept to undo this run
     removable: int = 0  # of these, the removed records of a run in place, until it is committed
     journals: int = 0  # bytes that are kept to undo this run and earlier ones
-    undoable: bool = False  # whether a run in place keeps removed records
+    undoable: bool = False  # whether runs in place keep removed records
+    earlier_undoable: bool = False  # and earlier ones than this run
     min_gain: int = 1  # bytes that a revisit had to save
     refused: Counter[str] = field(default_factory=Counter)  # have an equal but stay, by reason
     hosts: list[HostNumbers] = field(default_factory=list)  # the first, and all others as one

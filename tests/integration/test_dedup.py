@@ -167,6 +167,22 @@ def test_a_second_run_in_place_counts_what_it_adds(
     assert committed["journal_bytes"] == kept_below(source) and not committed["bytes_saved_net"]
 
 
+def test_a_run_in_place_says_which_runs_can_be_undone(
+    source: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def more(day: int) -> str:
+        for number in (day, day + 1):
+            write(source / f"more{number}.warc.gz", number, [Random(day).randbytes(1500)])
+        assert main(["dedup", str(source), "--in-place"]) == 0
+        return capsys.readouterr().out
+
+    plan = source.with_name("in.dedup") / "plan"
+    assert f"\nundo: bin/rewrite {plan} --undo\n" in more(8)
+    assert f"\nundo this and the earlier runs: bin/rewrite {plan} --undo\n" in more(10)
+    assert main(["rewrite", str(plan), "--commit"]) == 0
+    assert f"\nundo this run: bin/rewrite {plan} --undo\n" in more(12)
+
+
 def test_a_run_in_place_says_what_is_saved_after_commit(
     source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
 ) -> None:
