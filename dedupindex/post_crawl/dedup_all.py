@@ -75,7 +75,7 @@ from dedupindex.runtime.duckdb import open_database, quoted
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, singular
-from dedupindex.sources.discover import is_unfinished
+from dedupindex.sources.discover import WORKING, is_unfinished
 from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, nothing_found
 
 _HOSTS, _ALL_HOSTS = "revisits-by-host.jsonl", "hosts.jsonl"
@@ -146,6 +146,7 @@ def dedup(
             say(_UNDO_DATA.format(place, shlex.quote(place) + then))
         if linked := _linked_sizes(files):
             say(singular(_LINKS.format(f"{len(linked):,} files", amount(sum(linked)))))
+    _check_work(options.work, found)
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             return _DedupRun(found, options, work, say, on_progress).report()
@@ -165,6 +166,7 @@ def estimate(
     _check_in_place(sources, options)
     found = find(sources)
     check_any_read(found, ManifestReport(problems=found.problems))
+    _check_work(options.work, found)
     files = [*found.files, *found.others]
     sample = draw(files, size, seed)
     roots = sorted({file.root for file in found.files})
@@ -236,6 +238,21 @@ def _check_in_place(sources: list[str], options: DedupOptions) -> None:
         raise BadInput(
             "these sources are in an object store: name a directory for working files with --work"
         )
+
+
+def _check_work(work: Path | None, found: Sources) -> None:
+    """Raise `BadInput` if a scan of the sources would read the working files."""
+    if work is None:
+        return
+    for root in found.searched:
+        if is_remote(root) or not work.resolve().is_relative_to(top := Path(root).resolve()):
+            continue
+        below = work.resolve().relative_to(top).parts
+        if not any(part.startswith(".") or part.endswith(WORKING) for part in below):
+            raise BadInput(
+                f"--work {work} is in {root}, where the next scan would read it: name another "
+                f"directory, or one that ends in {WORKING}"
+            )
 
 
 def _interrupted(work: WorkDirectory, options: DedupOptions) -> str:

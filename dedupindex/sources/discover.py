@@ -56,6 +56,7 @@ NO_ZSTD = "is compressed with zstd and was not read: "
 _ALIASES = {"warciterator": "warc", "crawllogiterator": "crawllog", "arc": "warc"}
 _LINES = 100  # examined; the first that is recognised decides
 STDIN = "-"
+WORKING = ".dedup"  # ending of a directory of working files
 UNFINISHED = (".part", ".open")  # endings of files that are still being written
 _LISTS = re.compile(r"\.(log|cdxj?|json|parquet|sqlite|db)(\.[a-z0-9]+)*$", re.IGNORECASE)
 _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
@@ -201,7 +202,7 @@ def _find_by_glob(
 
 def has_working_files(directory: str) -> bool:
     """Return whether a directory is that in which `bin/dedup` keeps manifest and plan."""
-    return directory.endswith(".dedup") and os.path.isfile(os.path.join(directory, "dedup.json"))
+    return directory.endswith(WORKING) and os.path.isfile(os.path.join(directory, "dedup.json"))
 
 
 def _search(

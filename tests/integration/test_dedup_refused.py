@@ -188,6 +188,18 @@ def test_the_sources_are_not_the_directory_of_results(
         assert told in capsys.readouterr().err and content(source) == before
 
 
+@pytest.mark.parametrize("more", [(), ("--dry-run", "--sample", "50%")])
+def test_working_files_are_not_among_the_sources(
+    source: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    words, before = ("dedup", source, "--out", tmp_path / "out", *more), content(source)
+    for work in (source, source / "deep" / "work"):
+        said = typed(*words, "--work", work, status=4)[1]
+        assert f"--work {work} is in {source}, where the next scan would read it" in said
+    assert content(source) == before and not (tmp_path / "out").exists()
+    typed(*words, "--work", source / "deep" / "work.dedup")  # which scans pass over
+
+
 def test_a_run_that_writes_nothing_leaves_nothing_to_undo(source: Path, tmp_path: Path) -> None:
     """As of a run with SOURCE and DIR swapped; but undo data of others stays."""
     smaller, before = tmp_path / "smaller", content(source)
