@@ -152,7 +152,7 @@ def command(
             return _print_estimate(estimate(list(sources), sample, seed, chosen, progress))
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
-    commands = _next(report, sources, out, chosen.spark)
+    commands = _next(report, out, chosen.spark)
     _print_report(report, options["index"], sent, commands, sources, in_store=bool(in_store))
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
@@ -431,18 +431,29 @@ def _undo(report: DedupReport) -> Iterator[str]:
         yield f"or discard the removed records for good: bin/rewrite {plan} --commit"
 
 
-def _next(
-    report: DedupReport, sources: tuple[str, ...], out: Path | str | None, spark: str
-) -> list[str]:
+def _next(report: DedupReport, out: Path | str | None, spark: str) -> list[str]:
     """Return the commands that verify a run once more and undo it."""
     if report.dry_run or out is None:
         return [as_called(with_dictionaries(line)) for line in _undo(report)]
     result = shlex.quote(str(out))
     state = f" --state {shlex.quote(str(report.state))}" if report.state else ""
     undo = f"restore the records: bin/undedup {result}{state} --out OTHER"
-    lines = [undo] if report.revisits else []
-    if len(sources) == 1 or (len(sources) <= _FOLDERS and all(map(os.path.isdir, sources))):
-        last = f"{result} {_originals(report)}".rstrip()
-        last += f" --spark {shlex.quote(spark)}" if spark else ""
-        lines[:0] = [f"{_VERIFY}bin/verify --against {shlex.quote(one)} {last}" for one in sources]
+    lines = [*_verify(report, str(out), spark), *([undo] if report.revisits else [])]
     return [as_called(printable(with_dictionaries(line))) for line in lines]
+
+
+def _verify(report: DedupReport, out: str, spark: str) -> Iterator[str]:
+    """Yield the commands that compare the results with the sources, at most `_FOLDERS`."""
+    result, absent = shlex.quote(out), {missing.file for missing in report.absent}
+    places = [
+        (old, name)
+        for old, name in report.comparable
+        if not name or (old if is_remote(old) else os.path.abspath(old)) not in absent
+    ]
+    more = f" {_originals(report)}".rstrip() + (f" --spark {shlex.quote(spark)}" if spark else "")
+    for old, name in places[:_FOLDERS]:
+        file = shlex.quote(f"{out.rstrip('/')}/{name}")
+        new = f"{file} --originals {result}" if name else result
+        yield f"{_VERIFY}bin/verify --against {shlex.quote(old)} {new}{more}"
+    if len(places) > _FOLDERS:
+        yield f"and {len(places) - _FOLDERS:,} more such commands, for the other files"

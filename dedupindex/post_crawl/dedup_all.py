@@ -76,7 +76,14 @@ from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, singular
 from dedupindex.sources.discover import WORKING, is_unfinished
-from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, nothing_found
+from dedupindex.sources.warc_files import (
+    UNFINISHED,
+    SourceFile,
+    Sources,
+    find,
+    nothing_found,
+    results_of_each,
+)
 
 _HOSTS, _ALL_HOSTS = "revisits-by-host.jsonl", "hosts.jsonl"
 _SHOWN = 20  # hosts of a report
@@ -149,7 +156,9 @@ def dedup(
     _check_work(options.work, found)
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
-            return _DedupRun(found, options, work, say, on_progress).report()
+            report = _DedupRun(found, options, work, say, on_progress).report()
+            report.comparable = results_of_each(sources, found)
+            return report
         except KeyboardInterrupt:
             say(_interrupted(work, options))
             raise

@@ -51,6 +51,7 @@ class Sources:
     problems: list[Problem] = field(default_factory=list)
     others: list[SourceFile] = field(default_factory=list)  # named like archives, but not usable
     searched: set[str] = field(default_factory=set)  # directories, also those of globs
+    overlapping: set[str] = field(default_factory=set)  # named, with files of other names by others
 
 
 def nothing_found(named: Iterable[str | Path]) -> BadInput:
@@ -96,6 +97,8 @@ def find(named: Sequence[str]) -> Sources:
                 if path in (source, os.path.abspath(source)):
                     _check_kind(path)
                 found[path] = _source_file(root, path, expanded)
+            elif found[path].root != root:
+                sources.overlapping.add(source)
         with_problem = {problem.container for problem in expanded.problems}
         for path in expanded.archives:
             if path not in with_problem and not is_unfinished(path):
@@ -110,6 +113,35 @@ def find(named: Sequence[str]) -> Sources:
     sources.files = [found[path] for path in sorted(found, key=os.fsencode)]
     sources.others = [others[path] for path in sorted(others, key=os.fsencode) if path not in found]
     return sources
+
+
+def results_of_each(named: Sequence[str], sources: Sources) -> list[tuple[str, str]]:
+    """Return what can be compared with results: each that was named once, or its files.
+
+    With a directory or glob goes "", for the directory of the results; with a file its name there.
+    A directory with files that were found by other names before, since another one was named that
+    is in it, cannot be compared with the results: but its other files can, each by itself.
+    """
+    files: dict[str, list[SourceFile]] = {}
+    for file in (*sources.files, *sources.others):
+        files.setdefault(file.root, []).append(file)
+    found: dict[str, str] = {}
+    seen = set[str]()
+    for source in map(local, named):
+        absolute = source.rstrip("/") if is_remote(source) else os.path.abspath(source)
+        if absolute in seen:
+            continue
+        seen.add(absolute)
+        if not _is_one(source) and source not in sources.overlapping:
+            found[source] = ""
+        for file in files.get(_root(source), ()) if source not in found else ():
+            if not _is_one(source) or file.path == absolute:
+                found.setdefault(source if file.path == absolute else file.path, file.name)
+    return list(found.items())
+
+
+def _is_one(source: str) -> bool:
+    return not is_many(source) if is_remote(source) else os.path.isfile(source)
 
 
 def _check_address(source: str) -> None:

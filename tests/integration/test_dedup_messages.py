@@ -203,19 +203,60 @@ def test_a_copy_of_what_is_rewritten_is_named_too(archive: Path, tmp_path: Path)
     assert found["equal_files"] == [{"file": str(backup), "equals": str(last)}]
 
 
+def verify_commands(*sources: object, out: Path) -> list[list[str]]:
+    """Return the commands that a run of these sources prints, each of which passes."""
+    lines = typed("dedup", *sources, "--out", out)[0].splitlines()
+    commands = [line.split(": ", 1)[1] for line in lines if line.startswith("verify: ")]
+    found = [shlex.split(command) for command in commands]
+    assert all(words[:2] == ["bin/verify", "--against"] for words in found)
+    for _, *words in found:
+        typed("verify", *words)
+    return found
+
+
 def test_each_directory_has_a_command_that_verifies_its_files(tmp_path: Path) -> None:
     for day, name in ((2, "a"), (3, "b")):
         write(tmp_path / name / f"{name}.warc.gz", day, BODIES)
     out = tmp_path / "out"
-    lines = typed("dedup", tmp_path / "a", tmp_path / "b", "--out", out)[0].splitlines()
-    commands = [line.split(": ", 1)[1].split() for line in lines if line.startswith("verify: ")]
-    assert [words[:2] for words in commands] == [["bin/verify", "--against"]] * 2
-    for _, *words in commands:
-        typed("verify", *words)
+    commands = verify_commands(tmp_path / "a", tmp_path / "b", out=out)
+    assert len(commands) == 2
     revisits = out / "b/b.warc.gz" if (out / "b").exists() else out / "b.warc.gz"
     revisits.unlink()
     status = [ended("verify", *words)[0] for _, *words in commands]
     assert sorted(status) == [0, 8]
+
+
+def test_sources_of_any_form_have_commands_that_verify_them(tmp_path: Path) -> None:
+    """Twice the same, one in another, and files: each with what it became."""
+    for day, name in ((2, "2023/a"), (3, "2025/b"), (4, "2025/c d")):
+        write(tmp_path / f"arch/{name}.warc.gz", day, BODIES)
+    arch = tmp_path / "arch"
+    inner, one, two = arch / "2025", arch / "2023/a.warc.gz", arch / "2025/c d.warc.gz"
+
+    def against(out: Path, *sources: object) -> list[str]:
+        found = verify_commands(*sources, out=out)
+        for *_, result in [words[:4] for words in found]:
+            assert Path(result) == out or out in Path(result).parents
+        return [words[2] for words in found]
+
+    assert against(tmp_path / "1", arch, f"{arch}/") == [str(arch)]
+    assert against(tmp_path / "2", arch, inner) == [str(arch)]
+    assert against(tmp_path / "3", inner, arch) == [str(inner), str(one)]
+    assert against(tmp_path / "4", one) == [str(one)]
+    assert against(tmp_path / "5", two, one, inner) == [str(two), str(one), str(inner)]
+    assert against(tmp_path / "6", f"{arch}/202[35]", arch) == [f"{arch}/202[35]", str(arch)]
+    (tmp_path / "3" / "2023/a.warc.gz").unlink()
+    words = ("verify", "--against", one, tmp_path / "3/2023/a.warc.gz")
+    typed(*words, "--originals", tmp_path / "3", status=4)
+
+
+def test_the_first_of_many_commands_are_printed(tmp_path: Path) -> None:
+    files = [tmp_path / f"{day}.warc.gz" for day in range(1, 8)]
+    for day, file in enumerate(files, 1):
+        write(file, day, BODIES[:1])
+    said = typed("dedup", *files, "--out", tmp_path / "out")[0]
+    assert said.count("\nverify: ") == 5
+    assert "\nand 2 more such commands, for the other files\n" in said
 
 
 def test_working_files_of_a_dry_run_with_other_sources_are_replaced(
