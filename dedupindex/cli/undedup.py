@@ -38,7 +38,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     store_of_state,
 )
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, has_undo_data
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files, sets_below
 from dedupindex.post_crawl.undo_damage import index_originals, known_hosts
 from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, removing
@@ -142,7 +142,7 @@ def _sets(directories: list[Path]) -> list[Path]:
     for directory in directories:
         below = sets_below(directory)
         if not below or (directory / DIRECTORY).is_dir():
-            _check(directory, None, in_place=True)
+            _check(directory, None)
             if store := store_of_state(directory):
                 raise BadInput(NOT_IN_PLACE.format(store))
             below.insert(0, directory)
@@ -257,12 +257,11 @@ def _mounted(texts: Sequence[str], directories: Sequence[Path]) -> dict[str, Pat
     return hosts
 
 
-def _check(directory: Path, out: Path | str | None, *, in_place: bool = False) -> None:
+def _check(directory: Path, out: Path | str | None) -> None:
     """Raise `BadInput` if a directory has no journal, or `out` is in it."""
     if not directory.exists():
         raise BadInput(f"{directory} does not exist")
-    undone = in_place and (directory / DIRECTORY).is_dir()  # there is nothing to undo, then
-    if not (has_undo_data(directory) or undone):
+    if not (directory / DIRECTORY).is_dir():
         if is_index(directory):
             raise BadInput(f"{directory} is an index; name a directory that bin/dedup wrote")
         meant = journal_above(directory) or _MEANT

@@ -305,8 +305,9 @@ def locked(places: list[Path]) -> Iterator[None]:
 def _made_and_locked(places: list[Path]) -> Iterator[None]:
     """Make the directories of journals, and hold their locks; raises `IndexBusy`.
 
-    Those in which nothing was written are removed again: without a journal there is nothing to
-    undo.
+    One that was made among other files is removed again if it holds no journal: SOURCE and DIR may
+    have been swapped. In a directory of results of its own a run leaves it, as `bin/undedup` asks
+    for it even if there is nothing to restore.
     """
     with ExitStack() as homes:
         for place in places:
@@ -319,9 +320,10 @@ def _home(place: Path) -> Iterator[None]:
     home, made = place / DIRECTORY, False
     with ExitStack() as lock:
         while True:
+            among_others = place.is_dir() and any(place.iterdir())
             with suppress(FileExistsError):
                 home.mkdir(parents=True)
-                made = True
+                made = among_others
             with suppress(FileNotFoundError):  # another run has just removed it
                 lock.enter_context(exclusive(home / LOCK, str(place)))
                 break
