@@ -44,11 +44,17 @@ _FIRST = re.compile(
     rb"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z|\d{17})\s+-?\d+\s+(?:-|-?\d+)"
     rb"(?:\s+\S+){6}\s+\S+"
 )
+_WITH_URI = re.compile(rb"(?:\S+\s+){3}<?[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def is_crawl_log(line: bytes) -> bool:
-    """Return whether the first line of a file is that of a crawl log."""
+    """Return whether the first line of a file is like that of a crawl log."""
     return _FIRST.match(line) is not None
+
+
+def has_uri(line: bytes) -> bool:
+    """Return whether such a line has a URI, as those of Heritrix's other logs have not."""
+    return _WITH_URI.match(line) is not None
 
 
 class CrawlLogSource(TextSource):

@@ -36,7 +36,7 @@ from dedupindex.object_store import (
 )
 from dedupindex.runtime.walk_directories import walk_visible
 from dedupindex.sources.cdx_columns import is_cdx
-from dedupindex.sources.crawl_log import is_crawl_log
+from dedupindex.sources.crawl_log import has_uri, is_crawl_log
 from dedupindex.sources.line_source import GZIP, inflated
 from dedupindex.sources.plugins import plugin_kinds
 from dedupindex.sources.service_address import service_of
@@ -63,6 +63,10 @@ _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
 _ARCHIVE = re.compile(r"\.w?arc(\.(gz|zst))?$", re.IGNORECASE)  # not its .md5, for example
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
 _NO_RECORD = "is named like an archive and does not begin with a record: its beginning is damaged"
+_CRAWL_LOG = re.compile(r"crawl\.log(\.cp\d+-\d+)?(\.gz)?")  # Heritrix's, and its rotated parts
+_NO_LINE = "is named like a crawl log and does not begin with its lines: its beginning is damaged"
+_OF_CAPTURES = re.compile(r"\.(wacz|cdxj?|parquet|sqlite|db)(\.[a-z0-9]+)?$", re.IGNORECASE)
+_EMPTY = "is empty"
 _INDEX = ("index.json", b'"canonicaliser"')  # a file of our indexes, and what it contains
 _NAMED = 1000  # skipped files
 _UNFINISHED = ".open"  # what Heritrix and warcprox add to the name of a file while they write it
@@ -116,9 +120,10 @@ def expand(sources: Sequence[str], *kinds: str | None, columns: Names = NO_NAMES
 
     The index of a ZipNum cluster that the user names is replaced by its parts. Directories are
     searched recursively, in the order of names. Hidden and unfinished files and indexes are left
-    out; files of other kinds than `kinds` are counted. Files whose kind cannot be detected (empty,
-    unreadable, some with zstd) are problems. A file named by the user is always included. Raises
-    `BadSource` for a source that does not exist or is not a file.
+    out; files of other kinds than `kinds` are counted. Files whose kind cannot be detected
+    (unreadable, some with zstd, empty or damaged ones whose name says a kind) are problems. A file
+    named by the user is always included. Raises `BadSource` for a source that does not exist or is
+    not a file.
     """
     wanted = frozenset(map(kind_named, filter(None, kinds))) or frozenset(KINDS)
     found = Expanded(columns=columns)
@@ -274,14 +279,27 @@ def _probe(path: str, known: ObjectFacts | None = None, columns: Names = NO_NAME
         with open(path, "rb") if known is None else RemoteFile(path, known) as stream:
             head = stream.read(HEAD)
             if not head:
-                return _Probe(problem="is empty")
+                return _Probe(problem=_EMPTY)
             if problem := zstd_problem(head, stream):
                 return _Probe(problem=problem)
-            return _Probe(kind_of(head, stream, columns))
+            kind = kind_of(head, stream, columns)
+            return _Probe("" if kind == "crawllog" and _is_other_log(path, head) else kind)
     except OSError as error:
         return _Probe(error=f"cannot be read: {error.strerror}")
     except BadSource as error:
         return _Probe(error=str(error).removeprefix(f"{redacted(path)} "))
+
+
+def _is_other_log(path: str, head: bytes) -> bool:
+    """Return whether a file only looks like a crawl log, as progress-statistics.log does."""
+    is_named = _CRAWL_LOG.fullmatch(os.path.basename(path)) is not None
+    return not is_named and not any(is_crawl_log(line) and has_uri(line) for line in _lines(head))
+
+
+def _says_kind(name: str) -> bool:
+    """Return whether a file is named like one of a known kind, which it is not if it is empty."""
+    patterns = _CRAWL_LOG.fullmatch, _ARCHIVE.search, _OF_CAPTURES.search
+    return any(pattern(name) is not None for pattern in patterns)
 
 
 def _probe_object(found: FoundObject, columns: Names) -> _Probe:
@@ -294,6 +312,8 @@ def _classify(path: str, name: str, wanted: frozenset[str], found: Expanded, pro
         found.problems.append(Problem(path, -1, error))
     elif wanted == {"warc"} and not kind and not _ARCHIVES.search(name):
         found.skip(path)  # it may be empty, but is not named like an archive
+    elif problem == _EMPTY and not _says_kind(name):
+        found.skip(path)  # such as logs of crawlers that had nothing to say, and lock files
     elif problem:
         found.problems.append(Problem(path, 0, problem))
     elif kind == "warcprox" and is_remote(path):
@@ -302,6 +322,8 @@ def _classify(path: str, name: str, wanted: frozenset[str], found: Expanded, pro
         found.paths.append(path)
     elif not kind and "warc" in wanted and _ARCHIVE.search(name):
         found.problems.append(Problem(path, 0, _NO_RECORD))
+    elif not kind and "crawllog" in wanted and _CRAWL_LOG.fullmatch(name):
+        found.problems.append(Problem(path, 0, _NO_LINE))
     else:
         found.skip(path)
 
@@ -357,14 +379,15 @@ def kind_of(head: bytes, whole: BinaryIO | None = None, columns: Names = NO_NAME
         head = inflated(head, HEAD)
     if _begins_with_record(head):
         return "warc"
-    lines = head.split(b"\n")
+    return next(filter(None, map(_kind_of_line, _lines(head))), "")
+
+
+def _lines(head: bytes) -> list[bytes]:
+    """Return the first lines of a file that begins with `head`, which may be compressed."""
+    lines = (inflated(head, HEAD) if head.startswith(GZIP) else head).split(b"\n")
     if len(lines) > 1:
         lines.pop()  # it may be cut
-    kinds = (
-        _kind_of_line(line.removesuffix(b"\r").removeprefix(b"\xef\xbb\xbf"))
-        for line in lines[:_LINES]
-    )
-    return next(filter(None, kinds), "")
+    return [line.removesuffix(b"\r").removeprefix(b"\xef\xbb\xbf") for line in lines[:_LINES]]
 
 
 def zstd_problem(head: bytes, whole: BinaryIO | None = None) -> str:

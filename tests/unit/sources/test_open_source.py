@@ -198,6 +198,80 @@ def test_expand(tmp_path: Path) -> None:
     assert expand([str(tmp_path)], "CrawlLogIterator").paths == found.paths[2:]
 
 
+ROWS = (
+    "timestamp discovered queued downloaded doc/s(avg) KB/s(avg) dl-failures busy-thread",
+    "2026-11-29T17:38:11Z 0 0 0 0(NaN) 0(0) 0 0 42102 60416 0 -1 0",
+    "2026-11-29T17:38:31Z 254 76 178 6.73(12.84) 18(34) 0 2 78568 130048 1 38 38",
+)
+STATISTICS = (  # progress-statistics.log of Heritrix
+    "\n".join("".join(f"{field:>20}" for field in row.split()) for row in ROWS).encode()
+    + b"\n2026-11-29T17:38:43Z CRAWL ENDING - Finished\n"
+)
+
+
+def launch_directory(top: Path) -> Path:
+    """What Heritrix leaves of a launch that was rotated by a checkpoint and killed."""
+    for name, data in {
+        "crawler-beans.cxml": b"<?xml version='1.0'?>\n<beans/>\n",
+        "job.log": b"2026-11-29T17:38:11.698Z INFO PREPARING 20261129173810\n",
+        "logs/alerts.log": b"",
+        "logs/alerts.log.cp00001-20261129173823": b"",
+        "logs/alerts.log.lck": b"",
+        "logs/crawl.log": LOG,
+        "logs/crawl.log.cp00001-20261129173823": LOG,
+        "logs/crawl.log.lck": b"",
+        "logs/frontier.recover.gz": b"",
+        "logs/nonfatal-errors.log": LOG,
+        "logs/progress-statistics.log": STATISTICS.partition(b"\n")[2],  # rotated: no header
+        "logs/progress-statistics.log.cp00001-20261129173823": STATISTICS,
+        "negative-surts.dump": b"",
+        "scratch/tt1http.ris": b"",
+        "state/je.info.0": b"",
+        "state/je.lck": b"",
+        "state/00000000.jdb": b"\0" * 2000,
+        "surts.dump": b"http://(127.0.0.1:28611)/\n",
+        "warcs/a.warc.gz": gzip.compress(WARC),
+    }.items():
+        write(top / name, data)
+    return top
+
+
+def test_a_launch_directory_of_heritrix_has_crawl_logs_and_warcs(tmp_path: Path) -> None:
+    top = launch_directory(tmp_path)
+    for sources in ([str(top)], [str(top / "logs" / "*"), str(top / "warcs")]):
+        found = expand(sources)
+        assert found.problems == []
+        assert [os.path.relpath(path, top) for path in found.paths] == [
+            "logs/crawl.log",
+            "logs/crawl.log.cp00001-20261129173823",
+            "warcs/a.warc.gz",
+        ]
+    assert str(top / "logs" / "progress-statistics.log") in found.skipped_files
+
+
+def test_damaged_crawl_logs_of_a_directory_are_reported(tmp_path: Path) -> None:
+    lost = b"2026-11-29T17:38:31Z 254 76 178 6.73 18 0 2 78568 130048\n"  # no line has a URI
+    read = [write(tmp_path / "crawl.log.gz", gzip.compress(lost))]
+    read.append(write(tmp_path / "other.log", b"\xff" * 200 + b"\n" + lost + LOG))
+    zeros = write(tmp_path / "1" / "crawl.log", bytes(1 << 16))
+    empty = [write(tmp_path / name, b"") for name in ("2/crawl.log", "2/x.cdx", "2/x.warc.gz")]
+    found = expand([str(tmp_path)])
+    assert sorted(found.paths) == read
+    said = {problem.container: problem.message for problem in found.problems}
+    assert "is named like a crawl log" in said.pop(zeros)
+    assert said == dict.fromkeys(empty, "is empty")
+    assert expand([str(tmp_path)], "warc").problems == [Problem(empty[2], 0, "is empty")]
+
+
+def test_a_file_that_the_user_names_is_taken_for_what_its_lines_look_like(tmp_path: Path) -> None:
+    path = write(tmp_path / "progress-statistics.log", STATISTICS)
+    assert expand([path]).paths == [path]
+    with open_source(path) as source:
+        assert isinstance(source, CrawlLogSource)
+    empty = write(tmp_path / "alerts.log", b"")
+    assert expand([empty]).paths == [empty]
+
+
 def test_expand_patterns_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = write(tmp_path / "1" / "a.cdx", CDX)
     second = write(tmp_path / "2" / "deep" / "b.cdx", CDX)
