@@ -22,7 +22,7 @@ from xxhash import xxh3_128_hexdigest
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.parse_report import self_report_of
-from dedupindex.crawls.store import Store
+from dedupindex.crawls.store import Store, some_of
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import BadQuery, UnknownCrawl, as_named
 from dedupindex.index import open_index
@@ -52,6 +52,7 @@ MOST = 10_000  # hosts by name
 _HELD = 10_000  # captures and revisits of one digest in memory
 _LONGEST = 255  # bytes of a host
 _NAMED = 5  # files in a sentence
+_CRAWLS = 10  # of them in a sentence
 
 
 class CrawlComparison(NamedTuple):
@@ -163,7 +164,10 @@ def _unknown(name: str, known: set[str], store: Store | None) -> UnknownCrawl:
                     f"{duplicates}, and what it wrote of them was not read. Read its WARCs, and "
                     f"compare then: {_reading_command(name)}"
                 ))  # fmt: skip
-    listed = ", ".join(sorted(known - {"", name})[:10]) or "none"
+        asked = [] if reading is None else [one.name for one in reading.newest()]
+    others = known - {"", name}
+    newest = [one for one in asked if one in others]  # the first of them
+    listed = some_of([*newest, *sorted(others.difference(newest), reverse=True)], _CRAWLS) or "none"
     return UnknownCrawl(
         f"the index has nothing of a crawl {name[:200]!r}; it has captures of {listed}. "
         "A crawl is in it when its files were indexed with --crawl, or what it reported "

@@ -36,11 +36,21 @@ _G = TypeVar("_G")
 _T = TypeVar("_T")
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return that there is no crawl of a name, and the known names that are most like it."""
+def some_of(names: Sequence[str], most: int, *, all_given: bool = True) -> str:
+    """Return the first names, at most `most`, and how many others there are, if all are given."""
+    more = len(names) - most
+    others = "others" if not all_given else "1 other" if more == 1 else f"{more:,} others"
+    return ", ".join(names[:most]) + (f" and {others}" if more > 0 else "")
+
+
+def suggestion(name: str, known: Iterable[str], *, all_given: bool = True) -> str:
+    """Return that there is no crawl of a name, and the known names that are most like it.
+
+    Of those that are not more like it than others, the first are named.
+    """
     similar = sorted(known, key=lambda other: -len(os.path.commonprefix([other, name])))
-    more = " and others" if len(similar) > _SUGGESTIONS else ""
-    which = f"are {', '.join(similar[:_SUGGESTIONS])}{more}" if similar else "is none to read"
+    named = some_of(similar, _SUGGESTIONS, all_given=all_given)
+    which = f"are {named}" if similar else "is none to read"
     return f"there is no crawl {name[:200]!r}; there {which}"
 
 
@@ -156,8 +166,9 @@ class Reading(ABC):
         """Return a crawl by name; its `UnknownCrawl` suggests names that `sees` allows."""
         if crawl := self.crawl_named(name):
             return crawl
-        newest = (crawl.name for crawl in islice(self.newest(), _CONSIDERED) if sees(crawl))
-        raise UnknownCrawl(suggestion(name, newest))
+        considered = list(islice(self.newest(), _CONSIDERED))
+        newest = (crawl.name for crawl in considered if sees(crawl))
+        raise UnknownCrawl(suggestion(name, newest, all_given=len(considered) < _CONSIDERED))
 
     def container_ref(self, number: int) -> ContainerRef:
         """Return the container of a number, without its crawl."""

@@ -223,9 +223,27 @@ def test_files_that_could_not_be_read_whole_are_named(tmp_path: Path) -> None:
     assert remark in web.get("/pages/compare?first=old&second=new").text
 
 
+def test_crawls_that_there_are_are_named_the_newest_first(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    files = [f"from-files-{n}" for n in range(3)]
+    asked = [f"crawl-{(7 * n) % 12}" for n in range(12)]  # not in the order of names
+    places = enumerate(files + asked, 1)
+    load(index, [capture(n, crawl=name, container=f"/{n}.warc.gz") for n, name in places])
+    with closing(make_store(index)) as store:
+        for name in asked:
+            store.write(partial(lifecycle.begin, name=name))
+    newest = [*asked[::-1], *files[::-1]]
+    said = typed("report", index, "--crawl", asked[0], "--compare", "x", status=4)[1]
+    assert f"it has captures of {', '.join(newest[:10])} and 5 others. A crawl is in it" in said
+    said = typed("report", index, "--crawl", "x", status=4)[1]
+    assert f"there are {', '.join(newest[:5])} and 10 others\n" in said
+    with pytest.raises(UnknownCrawl, match=f"captures of {', '.join(newest[:10])} and 5 others"):
+        compare(index, "x", asked[0], ORDERS[0], 0)
+
+
 def test_comparisons_that_make_no_sense(tmp_path: Path) -> None:
     index, _, _ = made(tmp_path, 1)
-    with pytest.raises(UnknownCrawl, match="it has captures of new, old, other"):
+    with pytest.raises(UnknownCrawl, match="it has captures of other, old, new"):
         compare(index, "old", "typo", ORDERS[0], 0)
     with pytest.raises(BadQuery, match="these are the same"):
         compare(index, "old", "old", ORDERS[0], 0)
