@@ -11,7 +11,7 @@ read. Without them a URL that has not changed looks as if it were gone, so that 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_128_hexdigest
 
 from dedupindex.crawls import statistics
-from dedupindex.crawls.crawl import CrawlState
+from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.parse_report import self_report_of
-from dedupindex.crawls.store import Store, some_of
+from dedupindex.crawls.store import Reading, Store, some_of
 from dedupindex.crawls.stores import open_store
+from dedupindex.crawls.unread_crawls import reported_files
 from dedupindex.errors import BadQuery, UnknownCrawl, as_named
 from dedupindex.index import open_index
 from dedupindex.index.engine import View, was_read
@@ -52,6 +53,11 @@ MOST = 10_000  # hosts by name
 _HELD = 10_000  # captures and revisits of one digest in memory
 _LONGEST = 255  # bytes of a host
 _NAMED = 5  # files in a sentence
+_PERHAPS_READ = (
+    "If all its WARCs were read, no revisit is missing, and the numbers are right: its crawler has "
+    "stored these in full, or asked twice for a URL in one second, which counts once. If not, read "
+    "the others:"
+)
 _CRAWLS = 10  # of them in a sentence
 
 
@@ -137,7 +143,7 @@ def _sides(view: View, store: Store | None, first: str, second: str) -> dict[int
         known.add(place.crawl)
     for name in names:
         if name not in known:
-            raise _unknown(name, known, store)
+            raise _unknown(name, known, view, store)
     return sides
 
 
@@ -147,10 +153,10 @@ def _require_known(view: View, store: Store | None, name: str) -> None:
         return
     with store.reading() if store is not None else nullcontext() as reading:
         if reading is None or reading.crawl_named(name) is None:
-            raise _unknown(name, {place.crawl for _, place in view.places()}, store)
+            raise _unknown(name, {place.crawl for _, place in view.places()}, view, store)
 
 
-def _unknown(name: str, known: set[str], store: Store | None) -> UnknownCrawl:
+def _unknown(name: str, known: set[str], view: View, store: Store | None) -> UnknownCrawl:
     with store.reading() if store is not None else nullcontext() as reading:
         crawl = reading.crawl_named(name) if reading is not None else None
         if crawl is not None and crawl.cancelled:
@@ -159,10 +165,12 @@ def _unknown(name: str, known: set[str], store: Store | None) -> UnknownCrawl:
             found = statistics.total(reading, crawl).duplicates
             if found and crawl.state is not CrawlState.OPEN:
                 duplicates = singular(f"{found:,} duplicates")
+                files = _absent(view, reading, crawl)
+                named = f" Files that it reported: {_named_files(files)}." if files else ""
                 return UnknownCrawl(as_named(
                     f"the index has no capture of the crawl {name!r}: its lookups found "
-                    f"{duplicates}, and what it wrote of them was not read. Read its WARCs, and "
-                    f"compare then: {_reading_command(name)}"
+                    f"{duplicates}, and what it wrote of them was not read.{named} Read its WARCs, "
+                    f"and compare then: {_reading_command(name)}"
                 ))  # fmt: skip
         asked = [] if reading is None else [one.name for one in reading.newest()]
     others = known - {"", name}
@@ -189,6 +197,8 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                 continue
             row, told = statistics.total(reading, crawl), self_report_of(reading, crawl)
             missing = row.duplicates + row.not_modified - known
+            files = _absent(view, reading, crawl) if missing > 0 else []
+            stored = (told.not_looked_up or 0) + (told.not_reported or 0)
             found = []
             advice = "Read its WARCs:"
             if missing > 0 and name in read:
@@ -196,22 +206,15 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                     f"duplicates found by its lookups that have no revisit in the files read: "
                     f"{missing:,}"
                 )
-                advice = (
-                    "If all its WARCs were read, no revisit is missing, and the numbers are "
-                    "right: its crawler has stored these in full, or asked twice for a URL in one "
-                    "second, which counts once. If not, read the others:"
-                )
-                if files := sorted(_absent(view, name)):
-                    found.append(
-                        f"files that have its captures and were not read: {len(files):,} "
-                        f"({names_text(files, _NAMED)})"
-                    )
-                    advice = "Read them:"
+                advice = "Read them:" if files else _PERHAPS_READ
             elif missing > 0:
                 found.append(f"revisits that were not read: {missing:,}")
-            stored = (told.not_looked_up or 0) + (told.not_reported or 0)
             if stored and name not in read:
                 found.append(f"captures that it did not report: {stored:,}")
+            if files:
+                found.append(
+                    f"files that have its captures and were not read: {_named_files(files)}"
+                )
             if found:
                 said = f"crawl {name}: {', '.join(found)}. {advice} {_reading_command(name)}"
                 warnings.append(as_named(said))
@@ -222,13 +225,20 @@ def _reading_command(crawl: str) -> str:
     return f"bin/index --add --crawl {shlex.quote(crawl)} WARCS INDEX"
 
 
-def _absent(view: View, crawl: str) -> set[str]:
-    """Return the last names of files that captures of a crawl are in and nobody has read."""
-    absent = set[str]()
+def _named_files(files: Sequence[str]) -> str:
+    return f"{len(files):,} ({names_text(files, _NAMED)})"
+
+
+def _absent(view: View, reading: Reading, crawl: Crawl) -> list[str]:
+    """Return the last names of files that captures of a crawl are in and nobody has read.
+
+    Also those that it reported, if it has ended and is not merged.
+    """
+    absent = reported_files(reading, crawl)
     for _, place in view.places():
-        if place.crawl == crawl and place.container and not was_read(view, place.container):
+        if place.crawl == crawl.name and place.container and not was_read(view, place.container):
             absent.add(last_name(place.container))
-    return absent - {last_name(container.name) for container in view.containers()}
+    return sorted(absent - {last_name(container.name) for container in view.containers()})
 
 
 def _damaged(view: View, *crawls: str) -> list[str]:

@@ -27,7 +27,7 @@ def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> di
     ]
     if not answered:
         return {}
-    written = {crawl.name: _reported_files(reading, crawl) for crawl, _ in answered}
+    written = {crawl.name: reported_files(reading, crawl) for crawl, _ in answered}
     indexed = set[str]()
     for container in view.containers():
         indexed.add(last_name(container.name))
@@ -48,7 +48,7 @@ def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> di
     }
 
 
-def _reported_files(reading: Reading, crawl: Crawl) -> set[str]:
+def reported_files(reading: Reading, crawl: Crawl) -> set[str]:
     """The files of captures that only the crawl has; none of open crawls, which are unread."""
     if crawl.merged or crawl.state is CrawlState.OPEN:
         return set()

@@ -24,6 +24,7 @@ from tests.support.captures import capture
 from tests.support.purging import begin, load, revisit_of
 from tests.support.warc_cases import gz, response
 from tests.unit.cli.test_cli import typed
+from tests.unit.post_crawl.test_impact import report
 from tests.unit.server.test_pages import served
 
 
@@ -165,7 +166,10 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
         store.write(lambda writing: lifecycle.commit(writing, "new", ""))
     words = ("report", index, "--crawl", "new", "--compare", "old")
     text, twice = typed(*words)
-    says = "crawl new: revisits that were not read: 1, captures that it did not report: 5"
+    says = (
+        "crawl new: revisits that were not read: 1, captures that it did not report: 5, files that "
+        "have its captures and were not read: 1 (new.warc.gz). Read its WARCs: "
+    )
     remedy = "index --add --crawl new WARCS INDEX"
     page = typed(*words, "--format", "html")[0]
     answer, warned = typed(*words, "--json")
@@ -202,6 +206,30 @@ def test_the_command_is_named_that_reads_a_crawl_of_revisits_only(tmp_path: Path
     said = typed("report", index, "--crawl", "new", "--compare", "old", status=4)[1]
     assert "its lookups found 1 duplicate" in said and "was not read" in said
     assert "index --add --crawl new WARCS INDEX" in said
+
+
+def test_the_files_that_a_crawl_reported_are_named_before_it_is_merged(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    old = capture(1, b"http://x.example/1", crawl="old", container="old.warc.gz", offset=1)
+    load(index, [old])
+    with closing(make_store(index)) as store:
+        counter = LookupCounter()
+        stored = [
+            capture(n, b"http://x.example/%d" % n, crawl="new", container=f"/w/{n}.warc.gz")
+            for n in range(2, 9)
+        ]
+        report(store, "new", *stored)
+        counter.count_lookup(("new", "", old.url, LookupOutcome("exact_url", 10), -1, 1000))
+        store.write(partial(add_counted, counted=counter.take()))
+        store.write(lambda writing: lifecycle.commit(writing, "new", ""))
+    words = ("report", index, "--crawl", "new", "--compare", "old")
+    names = "2.warc.gz, 3.warc.gz, 4.warc.gz, 5.warc.gz, 6.warc.gz and 2 more"
+    said = typed(*words, status=4)[1]
+    assert f"was not read. Files that it reported: 7 ({names}). Read its WARCs, and" in said
+    load(index, [stored[0]])  # one file is read
+    [warning] = json.loads(typed(*words, "--json")[0])["warnings"]
+    left = f"{names[11:].replace(' and 2', ', 7.warc.gz and 1')}"
+    assert f"files that have its captures and were not read: 6 ({left}). Read them:" in warning
 
 
 def test_files_that_could_not_be_read_whole_are_named(tmp_path: Path) -> None:
