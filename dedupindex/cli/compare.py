@@ -34,6 +34,7 @@ _LABELS = {
     "second_revisits": "revisits, later",
 }  # fmt: skip
 _COUNTED = "Without them a URL that has not changed is counted as new or gone, or not at all."
+_NOT_KNOWN = "new, gone, same and changed are not known: they are counted without what was not read"
 _PARTS = [html_page.ChartPart(change, change) for change in CHANGES]
 
 
@@ -60,14 +61,16 @@ def run(index: Path, *, format: str, html: Path | None, **options: Any) -> int:
     found = compare(index, options["compare"], options["crawl"], options["order"], top)
     for warning in found.warnings if format != "text" else ():  # the text has them
         say(f"warning: {warning}")
+    if found.warnings and format != "text":
+        say(f"note: of each host, too, {_NOT_KNOWN}")
     for remark in found.remarks if format != "text" else ():
         say(f"note: {remark}")
-    table = _table(options["order"])
+    table = _table(options["order"], _NOT_KNOWN if found.warnings else "")
     print_and_save(_written(found, table, format), html, lambda: _page(found, table))
     return 0
 
 
-def _table(order: str) -> Table:
+def _table(order: str, remark: str) -> Table:
     """Return the table of hosts, which has the column by which they are ranked."""
     shown = {*CHANGES, "first_stored_bytes", "second_stored_bytes", order}
     columns = [ReportColumn("host", "host", Unit.TEXT)]
@@ -76,7 +79,8 @@ def _table(order: str) -> Table:
         where = Shown.ON_PAGES if name in _LABELS else Shown.AS_DATA
         column = ReportColumn(name, _LABELS.get(name, name), unit, where)
         columns.append(column._replace(shown=Shown.EVERYWHERE) if name in shown else column)
-    return Table(f"By host, sorted by: {_LABELS[order]}", tuple(columns), order)
+    title = f"By host, sorted by: {_LABELS[order]}" + (f" ({remark})" if remark else "")
+    return Table(title, tuple(columns), order)
 
 
 def _written(found: CrawlComparison, table: Table, style: str) -> Iterator[str]:

@@ -177,6 +177,12 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
         assert says in shown and remedy in shown
     assert twice == "" and "URLs by what has changed" not in page
     assert "URLs gone:            not known (counted without them: 1)" in text
+    by_host = (
+        "new, gone, same and changed are not known: they are counted without what was not read"
+    )
+    assert text.count(f"stored, later ({by_host})") == 1 and by_host in warned
+    assert page.count(f"<caption>By host, sorted by: stored, later ({by_host})</caption>") == 1
+    assert by_host in typed(*words, "--format", "csv")[1]
     assert "is not known: the warning says why" in page and ">not known</dd>" in page
 
     load(index, [two._replace(container="/new.warc.gz", offset=9)])
@@ -189,6 +195,7 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     load(index, [], [revisit_of(one, one.url, 5, "/newer.warc.gz", "new")])
     text, warned = typed(*words)
     assert "URLs same:            1," in text and "Warning" not in text + warned
+    assert "not known" not in text
     assert json.loads(typed(*words, "--json")[0])["warnings"] == []
 
 
@@ -230,6 +237,8 @@ def test_the_files_that_a_crawl_reported_are_named_before_it_is_merged(tmp_path:
     [warning] = json.loads(typed(*words, "--json")[0])["warnings"]
     left = f"{names[11:].replace(' and 2', ', 7.warc.gz and 1')}"
     assert f"files that have its captures and were not read: 6 ({left}). Read them:" in warning
+    over = served(index).get("/pages/compare?first=old&second=new").text
+    assert ", without those that were not read</h2>" in over.partition('id="hosts"')[2]
 
 
 def test_files_that_could_not_be_read_whole_are_named(tmp_path: Path) -> None:
