@@ -233,7 +233,7 @@ def _crawls() -> dict[str, Schema]:
         **dict.fromkeys(("merged", "deleted"), _BOOLEAN),
         **dict.fromkeys(("captures", "lookups", "duplicates", "errors"), _INTEGER),
         **dict.fromkeys(("bytes", "duplicate_bytes"), _INTEGER_OR_NULL),
-        "answered_others": _INTEGER,
+        **dict.fromkeys(("answered_others", "unreported"), _INTEGER),
         "refused": {**_object({}), "additionalProperties": _INTEGER},
         "duplicate_bytes_percent": _NUMBER_OR_NULL,
         **dict.fromkeys(NAMES, _INTEGER_OR_NULL),
@@ -255,6 +255,7 @@ def _crawls() -> dict[str, Schema]:
         "sizes": _object(dict.fromkeys(SIZES, _INTEGER), SIZES),
         "index": _object({}),
         "crawl": _TEXT,
+        "unreported": _INTEGER,
         "by": _enum(BY),
         "groups": _list(_object(sums, sums)),
         "next": _TEXT_OR_NULL,
@@ -269,7 +270,9 @@ def _crawls() -> dict[str, Schema]:
         "SelfReport": _object(SELF_REPORT),
         "Crawl": _object(crawl, crawl),
         "Crawls": _object(crawls, crawls),
-        "CrawlReport": _object(report, ["crawl", *sums, *times, "sizes", "index", "next"]),
+        "CrawlReport": _object(
+            report, ["crawl", *sums, *times, "sizes", "index", "next", "unreported"]
+        ),
     }
 
 

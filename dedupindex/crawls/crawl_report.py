@@ -41,6 +41,7 @@ from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit, hi
 from dedupindex.runtime.tables import amount, number, printable, singular
 
 FORMATS = ("text", "json", "csv", "html")
+_FEW = 100  # one in so many captures may have no known size, as in `share_of_bytes`
 _COUNTED_AFTER = 10  # seconds: the processes of a server write their counts once a second
 _UNSAID = "not known (the crawler did not say)"
 _COUNTS = (  # of a crawl, a strategy or a group
@@ -78,6 +79,7 @@ _SELF_REPORT = (  # `NAMES`
     ReportColumn("answered_by_filter", "answered by digest filters"),
     ReportColumn("left_out_by_rule", "left out by a rule of the crawler", absent=_UNSAID),
 )
+_UNREPORTED = ReportColumn("unreported", "without an original, nothing reported")
 _TOTALS = Table(
     "All of it",
     (
@@ -85,6 +87,7 @@ _TOTALS = Table(
         ReportColumn("state", "state", Unit.TEXT),
         *_COUNTS,
         *_SELF_REPORT,
+        _UNREPORTED,
         *_ENDED,
     ),
     order="crawl",
@@ -96,6 +99,7 @@ _FACTS = (
     ReportColumn("bytes", "payload reported as stored", Unit.BYTES),
     ReportColumn("refused", "reported but refused", Unit.TEXT),
     *_SELF_REPORT,
+    _UNREPORTED,
     ReportColumn("first_lookup", "first lookup", Unit.TEXT),
     ReportColumn("last_lookup", "time of the last lookup", Unit.TEXT),
     *_ENDED,
@@ -167,6 +171,7 @@ def report(reading: Reading, crawl: Crawl, asked: ReportRequest, index: IndexFac
 def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     """Return the settings, counts and totals of a crawl."""
     captures, size = statistics.captures(reading, crawl)
+    refused = statistics.refused(reading, crawl)
     self_report = self_report_of(reading, crawl)
     own, times = self_report._asdict(), statistics.times(reading, crawl)
     total = statistics.total(reading, crawl, self_report)
@@ -179,10 +184,11 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         **{name: value for name, value in crawl.as_json().items() if name != "name"},
         "captures": captures,
         "bytes": known_bytes(captures, size),
-        "refused": statistics.refused(reading, crawl),
+        "refused": refused,
         **total.as_json(),
         **dict.fromkeys(unstated),
         **own,
+        "unreported": unreported(total, refused),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "average_lookup_ms": round(1000 * times.average, 4),
@@ -207,6 +213,16 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
         return "begun, no lookup yet"
     since = time.time() - datetime.fromisoformat(crawl.ended).timestamp()
     return "ended without a lookup" if since > _COUNTED_AFTER else None
+
+
+def unreported(total: StatisticsRow, refused: Mapping[str, int]) -> int:
+    """Return for how many lookups without a hit a crawl that reports has reported nothing.
+
+    0 if they are no more than one in `_FEW` lookups, as reports may be on their way, or if it has
+    reported nothing: there are crawlers that only ask, and then no share of bytes is known.
+    """
+    missing = total.new - total.stored - sum(refused.values())
+    return missing if total.stored and missing * _FEW > total.lookups else 0
 
 
 def not_asked(head: dict[str, Any]) -> str:
@@ -237,6 +253,10 @@ def left_out(head: dict[str, Any]) -> str:
         (head["not_looked_up"], "stored in full without a lookup"),
         (head["left_out_by_rule"], "left out by a rule of the crawler"),
         (head["not_reported"], "not reported (shares of lookups include these)"),
+        (
+            0 if head["not_reported"] else head["unreported"],
+            "without an original and not reported, or not yet (shares of lookups include these)",
+        ),
     )
     found = ", ".join(f"{count:,} {what}" for count, what in counts if count)
     return f"Responses not in these shares: {found}. Their bytes are not known here."
@@ -261,7 +281,7 @@ def share_of(head: Mapping[str, Any]) -> str:
     What a crawler did not look up it does not report either, so its size is not known.
     """
     looked_up = "looked up" if _is_part(head) else ""
-    reported = "reported" if head.get("not_reported") else ""
+    reported = "reported" if head.get("not_reported") or head.get("unreported") else ""
     known = " and ".join(filter(None, (looked_up, reported)))
     return f"what was {known}" if known else ""
 

@@ -15,6 +15,7 @@ from flask import render_template, request
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import CrawlState
+from dedupindex.crawls.crawl_report import unreported
 from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.errors import BadQuery
@@ -74,13 +75,13 @@ class Overview(Handlers):
                 latest = kept[-_SUMMED:]
                 ready = snapshot.reading.with_statistics(latest)
                 reports = [self_report_of(ready, crawl) for crawl in latest]
-                pairs = zip(latest, reports, strict=True)
-                total = StatisticsRow.sum_of(statistics.total(ready, *pair) for pair in pairs)
-                for report in reports:  # of what the share is, see `share_of`
-                    missing = {
-                        name: missing.get(name, 0) + (count or 0)
-                        for name, count in report._asdict().items()
-                    }
+                for crawl, told in zip(latest, reports, strict=True):
+                    own = statistics.total(ready, crawl, told)
+                    total = total.plus(own)
+                    # Of what the share is, see `share_of`.
+                    left = unreported(own, statistics.refused(ready, crawl))
+                    for name, count in {**told._asdict(), "unreported": left}.items():
+                        missing[name] = missing.get(name, 0) + (count or 0)
         return render_template(
             "overview.html",
             index=self._live.index.name,

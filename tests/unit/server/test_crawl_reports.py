@@ -635,6 +635,40 @@ def test_a_share_of_payload_says_what_it_leaves_out(web: Web) -> None:
     assert "Reported as stored:   1, bytes: 1,000 (1.0 kB)\n" in whole
 
 
+def test_a_share_says_at_once_that_not_all_was_reported(web: Web) -> None:
+    """While a crawl is open, its crawler has not said what it did not report."""
+    hit = LookupOutcome.of_hit("exact_url", capture(1)._replace(size=1000))
+    for crawl in ("a", "b"):
+        url = b"http://a.example/"
+        asked = [(crawl, "DIGEST_ANY", url, one, -1, 1000) for one in (hit, NO_ORIGINAL)]
+        web.live.crawls.counting.count_lookups([asked[0]] * 130 + [asked[1]] * 240)
+    stored = [capture(n, b"http://a.example/%d" % n)._replace(size=1000) for n in range(10, 250)]
+    web.live.crawls.counting.count_stored("a", stored[:66])
+    web.live.crawls.write_counts()
+    [other, own] = web.get("/crawls").get_json()["crawls"]
+    assert (own["unreported"], own["not_reported"]) == (174, None)
+    assert own["duplicate_bytes_percent"] == 66.33
+    assert (other["unreported"], other["duplicate_bytes_percent"]) == (0, None)  # it only asks
+    assert web.report()["unreported"] == 174 and web.report(crawl="b")["unreported"] == 0
+    text, page = web.report("format=text"), web.report("format=html")
+    assert "Payload saved:        130,000 (130.0 kB), 66.3 % of what was reported\n" in text
+    assert ">66.3 % of the payload of what was reported was not stored again: " in page
+    left_out = "not in these shares: 174 without an original and not reported, or not yet (shares"
+    for shown in (text, page, web.get("/pages/crawl?name=a").text):
+        assert left_out in shown
+    for path in ("/", "/pages/crawls"):
+        assert "(66.3 % of what was reported)" in web.get(path).text
+    for shown in (web.report("format=text", "b"), web.report("format=html", "b")):
+        assert "what was reported" not in shown and "not in these shares" not in shown
+    web.live.crawls.counting.count_stored("a", stored[66:-3])  # three are on their way
+    web.live.crawls.write_counts()
+    whole = web.get("/crawls/a").get_json()
+    assert (whole["unreported"], whole["duplicate_bytes_percent"]) == (0, 35.42)
+    assert "of what was reported" not in web.report("format=text")
+    web.post("/crawls/a/counts", json={"not_reported": 3})
+    assert "35.4 % of what was reported\n" in web.report("format=text")
+
+
 def test_an_unknown_crawl_name_is_answered_with_suggestions(web: Web) -> None:
     web.post("/crawls", json={"name": "weekly-1"})
     for path in ("/crawls/weekly/report", "/pages/crawl?name=weekly", "/pages/charts?crawl=weekly"):
