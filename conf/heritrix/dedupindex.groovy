@@ -852,7 +852,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             return
         }
         // Logged now, as `done` may come when the log is closed.
-        if (!lookupProblem.isEmpty() || !storeProblem.isEmpty()) log(Level.WARNING, 'crawl ' + crawl + ': ' + withoutOurs() + later())
+        if (!lookupProblem.isEmpty() || (!storeProblem.isEmpty() && !nothingToReport())) log(Level.WARNING, 'crawl ' + crawl + ': ' + withoutOurs() + later())
         boolean cancel = settings.cancelOn != null && settings.cancelOn.matcher(reason).find()
         String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
         String outcome = selfReport().put('exit', reason).text()
@@ -881,6 +881,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                 if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
             }
         }
+    }
+
+    /** Whether all that was to be looked up was a duplicate, so that dedupStore had nothing to do. It would also report answers 304. */
+    private boolean nothingToReport() {
+        return !conditional && lookups.get() > 0L && lookups.get() == duplicates.get() && notLookedUp.get() == 0L
     }
 
     /** What a crawl went without, as dedupLookup or dedupStore has the wrong place. */

@@ -646,6 +646,22 @@ def test_a_processor_in_the_wrong_place_is_named_at_launch(
     assert repair in crawl.output
 
 
+def test_a_crawl_of_duplicates_only_has_nothing_to_report(
+    heritrix: Heritrix, tmp_path: Path
+) -> None:
+    with closing(one_page()) as site, serving(empty_index(tmp_path)) as server:
+        address = f"http://127.0.0.1:{server.port}"
+        heritrix.run(heritrix.make("stored-before", site, address))
+        job = heritrix.make("seen-again", site, address)
+        profile = job / "crawler-beans.cxml"
+        profile.write_text(profile.read_text().replace(STORE, ""))
+        crawl = heritrix.run(job)
+    assert "dedupStore stands in no chain of crawler-beans.cxml" in crawl.alerts()
+    assert "looked up 1, of these duplicates 1" in crawl.output
+    assert "nothing that was stored in full was reported" not in crawl.output
+    assert "afterwards" not in crawl.output
+
+
 WRONG = {  # by setting: what is written, and what the message says of it
     "server": ("", 'takes the address of bin/serve, such as http://127.0.0.1:8484, not ""'),
     "token": (
