@@ -227,6 +227,58 @@ def test_numbers_renew_themselves(window: Browser, make_index: MakeIndex) -> Non
         until(lambda: "does not answer" in window.text(".live"))
 
 
+def _lookups(window: Browser) -> str:
+    return str(window.run("return document.querySelector('#now td.n').textContent"))
+
+
+@pytest.fixture
+def watched(window: Browser, make_index: MakeIndex) -> Iterator[Running]:
+    """A server whose live page is open, with tables that are wider than their boxes."""
+    with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
+        post(server, "/crawls", name="a")
+        server.get(f"/lookup?digest={sha1(1)}&crawl=a")
+        window.open(at(server, "/pages/live"))
+        until(lambda: "renewed" in window.text(".live"))
+        until(lambda: _lookups(window) == "1")
+        window.run("document.styleSheets[0].insertRule('#now .box { min-width: 0; max-width: 9rem }')")
+        yield server
+
+
+def test_a_click_into_a_table_does_not_keep_its_numbers_old(
+    window: Browser, watched: Running
+) -> None:
+    window.run("document.querySelector('#now .box').focus()")  # as a click into a cell does
+    window.run("document.querySelector('#now .box').scrollLeft = 40")
+    watched.get(f"/lookup?digest={sha1(1)}&crawl=a")
+    until(lambda: _lookups(window) == "2")
+    left = "return document.querySelector('#now .box').scrollLeft"
+    assert window.run(left) == 40
+    assert window.run("return document.activeElement === document.querySelector('#now .box')")
+    assert "renewed" in window.text(".live")
+
+
+@pytest.mark.parametrize(
+    ("use", "leave"),
+    [
+        ("document.querySelector('#now a').focus()", "document.activeElement.blur()"),
+        (
+            "getSelection().selectAllChildren(document.querySelector('#now td.n'))",
+            "getSelection().removeAllRanges()",
+        ),
+    ],
+    ids=["focus", "selection"],
+)
+def test_new_numbers_wait_for_who_uses_the_old_ones(
+    window: Browser, watched: Running, use: str, leave: str
+) -> None:
+    window.run(use)
+    watched.get(f"/lookup?digest={sha1(1)}&crawl=a")
+    until(lambda: "New numbers wait" in window.text(".live"))
+    assert _lookups(window) == "1"
+    window.run(leave)
+    until(lambda: _lookups(window) == "2" and "renewed" in window.text(".live"))
+
+
 def test_keys_are_enough(window: Browser, make_index: MakeIndex) -> None:
     tab, enter = "\ue004", "\ue007"
     with serving(make_index([capture(1)], ALL), "--workers", "1") as server:

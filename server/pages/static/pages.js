@@ -23,15 +23,50 @@
 
   const parsed = (html) => new DOMParser().parseFromString(html, "text/html");
 
+  // A part waits while somebody uses it: nobody loses a link that they are about to follow, or the
+  // text that they have selected. What has come for it meanwhile takes its place afterwards.
+  const waiting = new Map();
+  const USED = "a, button, input, select, textarea";
+  const KEPT = ".box, summary"; // these get back their focus, and boxes what they were scrolled to
+
+  function isUsed(part) {
+    const focused = document.activeElement;
+    if (part.contains(focused) && focused.matches(USED)) return true;
+    const selected = getSelection();
+    return !selected.isCollapsed && selected.containsNode(part, true);
+  }
+
   function replace(old, fresh) {
-    if (old.contains(document.activeElement)) return; // nobody loses their place
     const open = [...old.querySelectorAll("details")].map((part) => part.open);
+    fresh.querySelectorAll("details").forEach((part, place) => (part.open = Boolean(open[place])));
+    if (fresh.dataset.summary) old.dataset.summary = fresh.dataset.summary;
+    waiting.delete(old);
+    if (old.innerHTML === fresh.innerHTML) return;
+    if (isUsed(old)) {
+      waiting.set(old, fresh);
+      return;
+    }
+    const kept = [...old.querySelectorAll(KEPT)];
+    const focused = kept.indexOf(document.activeElement);
+    const places = kept.map((part) => [part.scrollLeft, part.scrollTop]);
     old.replaceChildren(...fresh.childNodes);
-    old.querySelectorAll("details").forEach((part, place) => (part.open = Boolean(open[place])));
+    old.querySelectorAll(KEPT).forEach((part, place) => {
+      if (places[place]) [part.scrollLeft, part.scrollTop] = places[place];
+      if (place === focused) part.focus({ preventScroll: true });
+    });
+  }
+
+  function goOn() {
+    if (![...waiting.keys()].some((part) => !isUsed(part))) return;
+    for (const [part, fresh] of [...waiting]) replace(part, fresh);
+    renewed();
+    announce();
   }
 
   function renewed() {
-    time.textContent = `renewed ${new Date().toISOString().slice(11, 19)} UTC`;
+    const now = new Date().toISOString().slice(11, 19);
+    if (!waiting.size) time.textContent = `renewed ${now} UTC`;
+    else time.textContent = "New numbers wait while text in the old ones is selected, or a link has the focus.";
     time.className = "";
   }
 
@@ -43,9 +78,7 @@
   function take(page) {
     for (const old of document.querySelectorAll("[data-live]")) {
       const fresh = page.getElementById(old.id);
-      if (!fresh) continue;
-      replace(old, fresh);
-      if (fresh.dataset.summary) old.dataset.summary = fresh.dataset.summary;
+      if (fresh) replace(old, fresh);
     }
     announce();
   }
@@ -75,10 +108,7 @@
     stream = new EventSource(events);
     for (const part of document.querySelectorAll("[data-live]")) {
       stream.addEventListener(part.id, (event) => {
-        const fresh = parsed(event.data).body;
-        const summary = fresh.querySelector("[data-summary]");
-        replace(part, fresh);
-        if (summary) part.dataset.summary = summary.dataset.summary;
+        replace(part, parsed(event.data).body);
         renewed();
         announce();
       });
@@ -95,6 +125,7 @@
     unconnected = stream && stream.readyState === EventSource.CONNECTING ? unconnected + 1 : 0;
     if (unconnected > 2) failed();
     const watching = wanted.checked && !document.hidden;
+    if (!watching) waiting.clear();
     if (stream && !watching) {
       stream.close();
       stream = null;
@@ -106,6 +137,8 @@
     setTimeout(go, EVERY);
   }
 
+  document.addEventListener("selectionchange", goOn);
+  document.addEventListener("focusout", () => setTimeout(goOn));
   control.hidden = false;
   setTimeout(go, events ? 0 : EVERY);
 })();
