@@ -14,7 +14,9 @@ from dedupindex.runtime.report_table import exact_percent, share_text
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
 _SHOWN = 400  # characters of one value
+_UNBROKEN = 12  # characters of a word that does not break
 _PIECES = re.compile(r"(?<=[/?&=,_-])(?![/?&=,_-])|(?<=[^\W_])(?=\.\w)")
+_WORDS = re.compile(r"[\s-]")
 
 
 def configure_templates(app: App) -> None:
@@ -35,6 +37,7 @@ def configure_templates(app: App) -> None:
         field=field,
         long=long,
         path=path,
+        name=name,
         visible=printable,
         unit=unit,
         not_asked=not_asked,
@@ -73,8 +76,20 @@ def long(value: Any, most: int = _SHOWN) -> str:
 
 
 def path(value: str) -> Markup:
-    """Return a path or URL that breaks after separators and before dots, not within words."""
-    return Markup("<wbr>").join(escape(part) for part in _PIECES.split(printable(value)) if part)
+    """Return a path or URL that breaks after separators and before dots, and within long words."""
+    return Markup("<wbr>").join(_word(part) for part in _PIECES.split(printable(value)) if part)
+
+
+def name(value: str) -> Markup:
+    """Return a name that breaks as `path` does if it has long words, else as any text."""
+    text = printable(value)
+    return path(text) if any(len(word) > _UNBROKEN for word in _WORDS.split(text)) else escape(text)
+
+
+def _word(text: str) -> Markup:
+    if len(text) <= _UNBROKEN:
+        return escape(text)
+    return Markup('<span class="long">{}</span>').format(text)
 
 
 def percent(part: float | None, whole: float | None) -> str:

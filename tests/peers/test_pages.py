@@ -178,6 +178,32 @@ def test_tables_of_crawls_fit_a_desk_and_a_phone(window: Browser, make_index: Ma
             assert window.run(cut) is False, path
 
 
+def test_long_names_break_within_their_tables(
+    window: Browser, make_index: MakeIndex
+) -> None:
+    cut = "return [...document.querySelectorAll('.box')].some((b) => b.scrollWidth > b.clientWidth)"
+    height = """return [...document.querySelectorAll('tbody th bdi')]
+        .find((one) => one.textContent === arguments[0]).getBoundingClientRect().height"""
+    url, name, host = f"http://x.example/{'a' * 190}", "x" * 78, "images.museum.example.ac.uk"
+    with serving(make_index([capture(1, url.encode())], ALL), "--workers", "1") as server:
+        post(server, "/crawls", name=name)
+        for one in (f"{'h' * 60}.example", host):
+            of_crawl = f"crawl={name}&url={quote(f'http://{one}/')}"
+            server.get(f"/lookup?digest={sha1(1)}&{of_crawl}")
+        post(server, f"/crawls/{name}/counts", not_looked_up=5, not_reported=3)
+        crawl = f"/pages/crawl?name={name}"
+        until(lambda: _shows(window, at(server, crawl), host))
+        pages = ("/pages/captures?host=x.example", "/pages/crawls", crawl, "/pages/live")
+        for width in (1280, 320):
+            window.show(width)
+            for path in (*pages, "/pages/host", f"/pages/host?host={host}"):
+                window.open(at(server, path))
+                assert window.run(cut) is False, (width, path)
+        window.show(1280)
+        window.open(at(server, crawl))
+        assert window.run(height, host) < 30  # one line: the bar beside it takes less than a third
+
+
 def test_every_page_is_accessible(window: Browser, hostile: Running) -> None:
     """axe-core finds nothing: names, roles, order of headings, contrast in the light and dark."""
     (axe,) = environment("axe", AXE).parent.rglob("axe.min.js")

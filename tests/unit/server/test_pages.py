@@ -40,7 +40,7 @@ from server.api import crawls
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
-from server.pages import chart_pages
+from server.pages import chart_pages, escape
 from server.pages.blueprint import POLICY
 from server.pages.login import COOKIE
 from server.responses import RequestError
@@ -837,6 +837,23 @@ def test_pages_escape_parameters(web: FlaskClient, text: str, name: str) -> None
         shown = web.get(f"/pages/{asked}")
         assert shown.status_code < 500
         Page(shown.text)  # which fails where text has become markup
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("application/pdf", "application/<wbr>pdf"),
+        ("b" * 13, f'<span class="long">{"b" * 13}</span>'),
+        ("www.a&b.example/<", "www<wbr>.a&amp;<wbr>b<wbr>.example/<wbr>&lt;"),
+    ],
+)
+def test_paths_break_within_long_words_only(text: str, shown: str) -> None:
+    assert escape.path(text) == shown
+
+
+def test_names_break_if_they_are_long() -> None:
+    assert escape.name("weekly-20261120 <b>") == "weekly-20261120 &lt;b&gt;"
+    assert escape.name("weekly_of_the_library") == "weekly_<wbr>of_<wbr>the_<wbr>library"
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 10**15)), max_size=6))
