@@ -111,14 +111,16 @@ class Browser:
         """A command of the DevTools protocol."""
         return self._ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
-    def show(self, width: int, height: int = 800, *, dark: bool = False) -> None:
-        """Be a screen of this size, a phone if it is narrow."""
+    def show(
+        self, width: int, height: int = 800, *, dark: bool = False, media: str = "screen"
+    ) -> None:
+        """Be a screen of this size, a phone if it is narrow; or the `media` print."""
         self.tell(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 500,
         )  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.tell("Emulation.setEmulatedMedia", features=[scheme])
+        self.tell("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     def scripts(self, *, on: bool) -> None:
         """Whether pages may run scripts; those of `run` may."""

@@ -199,6 +199,17 @@ def test_long_names_break_within_their_tables(
             for path in (*pages, "/pages/host", f"/pages/host?host={host}"):
                 window.open(at(server, path))
                 assert window.run(cut) is False, (width, path)
+        wide = """return [...document.querySelectorAll('table')]
+            .filter((one) => one.getBoundingClientRect().right > innerWidth)
+            .map((one) => one.textContent)"""
+        controls = """return [...document.querySelectorAll('nav, form, input, button')]
+            .filter((one) => one.offsetHeight).map((one) => one.outerHTML)"""
+        window.show(718, media="print")  # A4 with its margins
+        for path in (*pages, "/", "/pages/charts", f"/pages/host?host={host}"):
+            window.open(at(server, path))
+            assert window.run(wide) == [] and window.run(controls) == [], path
+            assert window.run("return getComputedStyle(document.querySelector('.box')).overflowX"
+                ) == "visible"
         window.show(1280)
         window.open(at(server, crawl))
         assert window.run(height, host) < 30  # one line: the bar beside it takes less than a third
