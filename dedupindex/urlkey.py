@@ -239,15 +239,27 @@ def meant_host(typed: str) -> str:
     """
     if "*" in typed:
         return "no wildcards: a host means all below it, too"
-    if not any(mark in typed for mark in "/:?#@") or typed.startswith("["):
+    host = typed_host(typed)
+    if host == typed:
         return ""
+    if host == f"[{typed}]":
+        return f"an address of IPv6 in brackets: {host}"
+    return f"a name without scheme, port and path: {host}"
+
+
+def typed_host(typed: str) -> str:
+    """Return the host of what somebody typed as a host, who may have typed or pasted a URL.
+
+    >>> typed_host("https://www.example.org/x"), typed_host("example.com:8080")
+    ('www.example.org', 'example.com')
+    """
+    if not any(mark in typed for mark in "/:?#@") or typed.startswith("["):
+        return typed
     if typed.count(":") > 1 and "/" not in typed:
-        return f"an address of IPv6 in brackets: [{typed}]"
+        return f"[{typed}]"
     url = typed if "://" in typed else f"http://{typed}"
     host = host_of(url.encode("utf-8", "surrogateescape"))
-    if host == b"http":
-        return ""
-    return f"a name without scheme, port and path: {host.decode('utf-8', 'backslashreplace')}"
+    return typed if host == b"http" else host.decode("utf-8", "backslashreplace")
 
 
 def is_at(host: bytes, name: bytes) -> bool:

@@ -19,6 +19,7 @@ from dedupindex.index import summary
 from dedupindex.index.summary import DIMENSIONS, ORDERS, SIZES, Ranking, Row
 from dedupindex.runtime.charts import Columns, Values, bar, columns
 from dedupindex.runtime.tables import number
+from dedupindex.urlkey import typed_host
 from server.pages.login import is_own_request
 from server.services import Handlers
 
@@ -80,6 +81,8 @@ class ContentPages(Handlers):
     def captures(self) -> str:
         """List captures of one heading, or of several."""
         given = {name: request.args[name] for name in DIMENSIONS if name in request.args}
+        if "host" in given:
+            given["host"] = typed_host(given["host"].strip())
         if not given:
             raise BadQuery("say what to list: the names on the page Content lead to lists")
         options = _list_options(given)

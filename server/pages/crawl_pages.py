@@ -17,7 +17,7 @@ from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery
 from dedupindex.lookup.savings_report import share_of_handled
 from dedupindex.runtime.charts import bar
-from dedupindex.urlkey import in_idna
+from dedupindex.urlkey import in_idna, typed_host
 from server.api.crawls import crawl_row, crawl_rows
 from server.auth import NamespaceAccess
 from server.pages.chart_pages import CLASSES, byte_counts, lookup_counts, table_row
@@ -86,7 +86,7 @@ class CrawlPages(Handlers):
 
     def host(self) -> str:
         """Show one host of all crawls, or the form for its name."""
-        name = request.args.get("host", "").strip()
+        name = typed_host(request.args.get("host", "").strip())
         self._live.opened()
         visible = NamespaceAccess(self._access, request.environ)
         content: dict[str, Any] = {"rows": [], "largest": [], "latest": ""}

@@ -155,7 +155,7 @@ def test_lists_of_captures(index: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for query, urls in (
         ("host=x.example", 1), ("mime=image/png", 2), ("status=200&mime=", 0),
         ("size=1 MB to 10 MB&status=200", 1), ("crawl=", 2), ("year=2026&crawl=spring", 1),
-        ("month=2024-02", 1),
+        ("month=2024-02", 1), ("host=https://x.example:8443/a", 1),
     ):  # fmt: skip
         shown = page(web.get(f"/pages/captures?{query}"))
         listed = [link for link in shown.links if link.startswith("/pages/capture?")]

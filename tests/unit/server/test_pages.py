@@ -374,6 +374,9 @@ def test_hosts_of_crawls(web: FlaskClient) -> None:
     assert web.get("/pages/host").text.count('width="25.0%"') == 2  # of the longer bar: one scale
     report(web, "b", "http://two.example/", "http://b\u00fccher.example/")
     assert "two.example" in page(web.get("/pages/host")).text
+    for typed in ("https://one.example/x?y", "one.example:8443", " one.example "):
+        shown = page(web.get(f"/pages/host?host={quote(typed)}")).text
+        assert "Host: one.example" in shown and "Crawls that met it" in shown, typed
     for host in ("one.example", "none.example"):
         assert f'href="/pages/captures?host={host}"' in web.get(f"/pages/host?host={host}").text
     shown = page(web.get("/pages/host?host=ONE.example")).text
