@@ -234,8 +234,13 @@ def not_asked(head: dict[str, Any]) -> str:
     if missing:
         found.append(f"{missing:,} stored {'was' if missing == 1 else 'were'} not reported")
     if head["refused"] and not head["captures"]:
-        found.append(f"all that it reported was refused: {refused_text(head['refused'])}")
+        found.append(all_refused(head["refused"]))
     return ", ".join(found)
+
+
+def all_refused(refused: Mapping[str, int]) -> str:
+    """Say that nothing was taken of what a crawl reported, and why."""
+    return f"all that it reported was refused: {refused_text(refused)}"
 
 
 def _ruled_out(head: dict[str, Any]) -> str:
@@ -264,15 +269,26 @@ def left_out(head: dict[str, Any]) -> str:
 
 def how_to_learn(head: dict[str, Any]) -> str:
     """Return how to learn what a crawl stored that was not reported; "" if nothing is missing."""
+    commands = commands_to_learn(head)
+    if not commands:
+        return ""
+    add, compare = commands
+    return (
+        f"What the crawl stored and saved: {add} for its WARCs, the same for those of an earlier "
+        f"crawl, then {compare}"
+    )
+
+
+def commands_to_learn(head: dict[str, Any]) -> list[str]:
+    """Return the commands of `how_to_learn`; none if nothing is missing."""
     failed = head["not_looked_up"] or head["not_reported"]
     if not failed or head["namespace"] or head["state"] == CrawlState.CANCELLED.value:
-        return ""
+        return []
     name = shlex.quote(printable(head.get("crawl") or head["name"]))
-    return (
-        f"What the crawl stored and saved: bin/index --add --crawl {name} FILE... INDEX for its "
-        "WARCs, the same for those of an earlier crawl, then "
-        f"bin/report INDEX --crawl {name} --compare EARLIER"
-    )
+    return [
+        f"bin/index --add --crawl {name} FILE... INDEX",
+        f"bin/report INDEX --crawl {name} --compare EARLIER",
+    ]
 
 
 def share_of(head: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dedupindex.crawls import statistics
 from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl, CrawlState
-from dedupindex.crawls.crawl_report import warning
+from dedupindex.crawls.crawl_report import all_refused, warning
 from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.statistics_keys import (
     DOUBLINGS,
@@ -111,6 +111,9 @@ def attention(
         found.append(f"no lookup for {duration((now - last) // 60 * 60)}")
     if reason := _unasked(reading, crawl, sum_of(minutes).row):
         found.append(reason)
+    refused = statistics.refused(reading, crawl)
+    if refused and not statistics.captures(reading, crawl)[0]:
+        found.append(all_refused(refused))
     recent = sum_of(minutes[-RECENT:])
     slow = f"lookups that took more than {SLOW * 1000:.0f} ms"
     for count, what in ((recent.slow, slow), (recent.row.errors, "lookups answered with an error")):

@@ -85,6 +85,7 @@ def make_pages(services: Services) -> Blueprint:
         return {
             "version": __version__,
             "signed": COOKIE in request.cookies,
+            "private": services.access.private,  # then no link to the API can be followed
             "may_dry_run": bool(services.config.dry_run_dirs),
         }
 

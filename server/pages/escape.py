@@ -9,13 +9,26 @@ from flask.sansio.app import App
 from jinja2 import StrictUndefined
 from markupsafe import Markup, escape
 
-from dedupindex.crawls.crawl_report import how_to_learn, left_out, not_asked, refused_text, share_of
+from dedupindex.crawls.crawl_report import (
+    commands_to_learn,
+    left_out,
+    not_asked,
+    refused_text,
+    share_of,
+)
+from dedupindex.lookup.decide import Match
 from dedupindex.runtime.report_table import exact_percent, share_text
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
 _SHOWN = 400  # characters of one value
 _UNBROKEN = 12  # characters of a word that does not break
 _PIECES = re.compile(r"(?<=[/?&=,_-])(?![/?&=,_-])|(?<=[^\W_])(?=\.\w)")
+_OPTIONS = re.compile(r"(?<!\S)(--?[A-Za-z][\w-]*)")
+_FIRST = {
+    Match.EXACT_URL: "one of the same URL",
+    Match.CANONICAL_URL: "one of the same canonical URL",
+    Match.DIGEST: "one of another URL",
+}
 _WORDS = re.compile(r"[\s-]")
 
 
@@ -42,7 +55,9 @@ def configure_templates(app: App) -> None:
         unit=unit,
         not_asked=not_asked,
         left_out=left_out,
-        how_to_learn=how_to_learn,
+        commands_to_learn=commands_to_learn,
+        command=command,
+        verdict=verdict,
         share_of=share_of,
         refused_text=refused_text,
     )
@@ -84,6 +99,20 @@ def name(value: str) -> Markup:
     """Return a name that breaks as `path` does if it has long words, else as any text."""
     text = printable(value)
     return path(text) if any(len(word) > _UNBROKEN for word in _WORDS.split(text)) else escape(text)
+
+
+def command(text: str) -> Markup:
+    """Return a command whose options do not break, as they would after each hyphen."""
+    parts = _OPTIONS.split(printable(text))
+    nowrap = Markup('<span class="nowrap">{}</span>').format
+    return Markup("").join(nowrap(part) if n % 2 else part for n, part in enumerate(parts))
+
+
+def verdict(text: str) -> str:
+    """Return why a capture was chosen or not, with the names of match classes as people read them."""
+    for match, words in _FIRST.items():
+        text = text.replace(f" {match.value} goes first", f" {words} goes first")
+    return text
 
 
 def _word(text: str) -> Markup:

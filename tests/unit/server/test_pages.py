@@ -188,13 +188,44 @@ def test_all_pages_have_the_same_payload_saved(web: FlaskClient) -> None:
 
 
 def test_the_page_of_a_crawl_says_where_its_captures_are(web: FlaskClient) -> None:
-    ends = {"commit": "in the store of crawls, not yet merged", "cancel": "removed when it was"}
+    ends = {"commit": "none", "cancel": "removed when it was"}
     for end, text in ends.items():
         web.post("/crawls", json={"name": end})
         assert card(web, f"/pages/crawl?name={end}", "Duplicates") == "0"  # and no share of none
         web.post(f"/crawls/{end}/{end}")
         place = card(web, f"/pages/crawl?name={end}", "Captures that it reported")
         assert place.startswith(text)
+        shown = page(web.get(f"/pages/crawl?name={end}")).text
+        assert "This crawl ended without lookups or reports" in shown
+    report(web, "stored", URL)
+    web.post("/crawls/stored/commit")
+    place = card(web, "/pages/crawl?name=stored", "Captures that it reported")
+    assert place == "in the store of crawls, not yet merged into the index"
+    assert web.delete("/crawls/stored", json={"force": True}).status_code == 200
+    assert card(web, "/pages/crawl?name=stored", "Captures that it reported") == "deleted"
+    gone = page(web.get("/pages/crawl?name=stored")).text
+    assert "What was counted of this crawl was deleted with its captures." in gone
+    assert "when it asks" not in gone
+
+
+def test_commands_break_between_their_options(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "weekly-1"})
+    web.post("/crawls/weekly-1/counts", json={"not_looked_up": 2})
+    shown = web.get("/pages/crawl?name=weekly-1").text
+    options = '<span class="nowrap">--add</span> <span class="nowrap">--crawl</span>'
+    assert f"<pre><code>bin/index {options} weekly-1 FILE... INDEX\n" in shown
+    assert "bin/report INDEX --crawl weekly-1 --compare EARLIER" in page(
+        web.get("/pages/crawl?name=weekly-1")
+    ).text
+
+
+def test_the_live_page_says_that_all_was_refused(web: FlaskClient) -> None:
+    one = {"digest": str(sha1(9)), "url": URL, "date": "2026-11-20T09:14:17Z", "status": 404}
+    web.post("/crawls", json={"name": "a"})
+    web.post("/captures?crawl=a", json={**one, "mime": "a/b", "size": 9})
+    counted(web)
+    for path in ("/", "/pages/live", "/pages/crawl?name=a"):
+        assert "all that it reported was refused: 1 (" in page(web.get(path)).text, path
 
 
 def test_a_crawl_can_be_compared_with_the_one_before(web: FlaskClient) -> None:
@@ -240,7 +271,7 @@ def test_pages_of_a_missing_index_are_errors(tmp_path: Path) -> None:
     live = LiveIndex(tmp_path / "none")
     live.refresh()
     web = create_app(Config(tmp_path / "none"), live).test_client()
-    for path in ("/", "/pages/containers", f"/pages/lookup?digest={sha1(1)}"):
+    for path in ("/", "/pages/containers", "/pages/crawls", f"/pages/lookup?digest={sha1(1)}"):
         response = web.get(path)
         assert "make one with bin/index" in page(response, 503).text
         assert int(response.headers["Retry-After"]) > 0
@@ -740,6 +771,35 @@ def test_private_pages_need_a_token(make_index: MakeIndex) -> None:
     assert "Sign out" in web.get("/").text
     web.post("/pages/sign-out", headers=HERE)
     page(web.get("/"), 401)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_a_link_to_the_api_is_shown_if_it_needs_no_token(
+    make_index: MakeIndex, private: bool
+) -> None:
+    index = make_index([capture(1)], ALL)
+    secret = tokens.add(index, "writer", Role.ADMIN)
+    web = served(index, private=private)
+    headers = {"Authorization": f"Bearer {secret}"}
+    assert web.post("/crawls", json={"name": "a"}, headers=headers).status_code == 200
+    web.set_cookie(COOKIE, secret)
+    links = page(web.get("/pages/crawl?name=a")).links
+    csv = [link for link in links if link.startswith("/crawls/a/report")]
+    assert [web.get(link).status_code for link in csv] == ([] if private else [200])
+
+
+def test_a_crawl_of_indexed_files_has_a_page(make_index: MakeIndex, tmp_path: Path) -> None:
+    index, file = make_index([capture(1)], ALL), tmp_path / "spring.cdx"
+    file.write_bytes(CDX)
+    dedupindex("index", "--add", "--crawl", "spring", file, index)
+    web = served(index)
+    for counted in (False, True):
+        if counted:
+            dedupindex("index", "--stats", index)
+        shown = page(web.get("/pages/crawl?name=spring"))
+        assert "This crawl made no lookups and reported nothing" in shown.text
+        assert "/pages/captures?crawl=spring" in shown.links
+    page(web.get("/pages/crawl?name=none"), 404)
 
 
 def test_the_impact_page_needs_the_role_admin(make_index: MakeIndex) -> None:
