@@ -14,7 +14,8 @@ from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_report import date, group_table, payload_of
 from dedupindex.crawls.statistics_keys import LONGEST, StatisticsRow
 from dedupindex.crawls.store import Reading
-from dedupindex.errors import BadQuery
+from dedupindex.errors import BadQuery, UnknownCrawl
+from dedupindex.index import summary
 from dedupindex.lookup.savings_report import share_of_handled
 from dedupindex.runtime.charts import bar
 from dedupindex.urlkey import in_idna, typed_host
@@ -33,6 +34,7 @@ ORDERS = {
 }
 _ROWS = 50  # of the largest
 _LOOKED_THROUGH = 1000  # crawls, for the one before
+_FILES = 10_000  # of the index, for crawls that are not in its summary
 _LAST_DIGITS = re.compile(r"\d+$")
 
 
@@ -45,6 +47,8 @@ class CrawlPages(Handlers):
         visible = NamespaceAccess(self._access, request.environ)
         start = (number - 1) * SIZE
         rows = crawl_rows(self._live, SIZE + 1, skip=start, sees=visible.sees)
+        if not rows:
+            self._live.opened()  # an index that has gone is not one without crawls
         pages = paging(number, len(rows))
         return render_template("crawls.html", rows=rows[:SIZE], paging=pages)
 
@@ -55,6 +59,14 @@ class CrawlPages(Handlers):
         by, order = request.args.get("by", "host"), request.args.get("order", "lookups")
         if by not in BY or order not in ORDERS:
             raise BadQuery("there is no such table; choose one on the page of the crawl")
+        try:
+            return self._crawl(name, by, order)
+        except UnknownCrawl:
+            if not self._is_indexed(name):
+                raise
+        return render_template("indexed_crawl.html", name=name)
+
+    def _crawl(self, name: str, by: str, order: str) -> str:
         visible = NamespaceAccess(self._access, request.environ)
         brief = "brief" in request.args  # the script of the page asks so every few seconds
         with self._live.crawls.reading_for(name) as reading:
@@ -83,6 +95,15 @@ class CrawlPages(Handlers):
             most=_ROWS,
             **_sums(total),
         )
+
+    def _is_indexed(self, name: str) -> bool:
+        """Return whether files of a crawl were indexed, as far as can be said at once."""
+        known = summary.read_summary(self._live.index)
+        rows = known["by"]["crawl"]["rows"] if known else []
+        if any(row["crawl"] == name for row in rows):
+            return True
+        with self._live.opened().engine.view() as view:
+            return any(one.crawl == name for one in islice(view.containers(), _FILES))
 
     def host(self) -> str:
         """Show one host of all crawls, or the form for its name."""

@@ -52,6 +52,7 @@ from tests.support.paths import ROOT
 from tests.support.purging import begin, load, revisit_of
 from tests.support.text_sources import DATA
 from tests.support.warc_cases import response
+from tests.unit.cli.test_cli import dedupindex
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
 DOCS = ROOT / "docs" / "http.md"
@@ -328,7 +329,7 @@ def test_a_lookup_is_explained(make_index: MakeIndex) -> None:
     found = page(web.get(f"/pages/lookup?digest={sha1(1)}&url={URL}&strategy=")).text
     assert "A duplicate: same URL" in found and "chosen" in found
     assert "WARC-Refers-To-Target-URI: http://example.com/a\n" in found
-    assert "not preferred: exact_url goes first" in found
+    assert "not preferred: one of the same URL goes first" in found
     none = f"/pages/lookup?digest={sha1(1)}&url={URL}x&strategy=EXACT_URL"
     assert "No original" in page(web.get(none)).text
     assert "another URL: EXACT_URL does not take it" in page(web.get(none)).text
