@@ -215,6 +215,31 @@ def test_long_names_break_within_their_tables(
         assert window.run(height, host) < 30  # one line: the bar beside it takes less than a third
 
 
+GAPS = """
+    return [...document.querySelectorAll(".gap")].map((gap) => {
+      let one = gap;
+      while (getComputedStyle(one).backgroundColor === "rgba(0, 0, 0, 0)") one = one.parentElement;
+      const {stroke, strokeWidth} = getComputedStyle(gap);
+      return [stroke === getComputedStyle(one).backgroundColor, strokeWidth];
+    })
+"""
+
+
+def test_parts_of_charts_have_a_gap_between_them(window: Browser, make_index: MakeIndex) -> None:
+    with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
+        post(server, "/crawls", name="a")
+        for number, host in enumerate(("example.com/a", "x.example/", "y.example/", "x.example/")):
+            asked = f"digest={sha1(1 + number % 3)}&url={quote(f'http://{host}')}"
+            server.get(f"/lookup?{asked}&crawl=a")
+        until(lambda: _shows(window, at(server, "/pages/crawl?name=a"), "y.example"))
+        for dark in (False, True):
+            window.show(1280, dark=dark)
+            for path in ("/", "/pages/crawl?name=a", "/pages/charts", "/pages/live"):
+                window.open(at(server, path))
+                found = window.run(GAPS)
+                assert found and all(one == [True, "2px"] for one in found), (path, dark)
+
+
 def test_every_page_is_accessible(window: Browser, hostile: Running) -> None:
     """axe-core finds nothing: names, roles, order of headings, contrast in the light and dark."""
     (axe,) = environment("axe", AXE).parent.rglob("axe.min.js")

@@ -471,6 +471,7 @@ def test_charts_have_the_numbers_of_crawls(web: FlaskClient) -> None:
             "digest": "22.86",
             "new": "68.57",
         }
+        assert drawn.count('class="gap"') == 2  # between three parts
     page(web.get("/pages/charts?span=x"), 400)
     page(web.get("/pages/charts?crawl=x"), 404)
 
