@@ -109,7 +109,7 @@ def command(text: str) -> Markup:
 
 
 def verdict(text: str) -> str:
-    """Return why a capture was chosen or not, with the names of match classes as people read them."""
+    """Return why a capture was chosen or not, with match classes as people read them."""
     for match, words in _FIRST.items():
         text = text.replace(f" {match.value} goes first", f" {words} goes first")
     return text

@@ -178,9 +178,7 @@ def test_tables_of_crawls_fit_a_desk_and_a_phone(window: Browser, make_index: Ma
             assert window.run(cut) is False, path
 
 
-def test_long_names_break_within_their_tables(
-    window: Browser, make_index: MakeIndex
-) -> None:
+def test_long_names_break_within_their_tables(window: Browser, make_index: MakeIndex) -> None:
     cut = "return [...document.querySelectorAll('.box')].some((b) => b.scrollWidth > b.clientWidth)"
     height = """return [...document.querySelectorAll('tbody th bdi')]
         .find((one) => one.textContent === arguments[0]).getBoundingClientRect().height"""
@@ -208,8 +206,10 @@ def test_long_names_break_within_their_tables(
         for path in (*pages, "/", "/pages/charts", f"/pages/host?host={host}"):
             window.open(at(server, path))
             assert window.run(wide) == [] and window.run(controls) == [], path
-            assert window.run("return getComputedStyle(document.querySelector('.box')).overflowX"
-                ) == "visible"
+            assert (
+                window.run("return getComputedStyle(document.querySelector('.box')).overflowX")
+                == "visible"
+            )
         window.show(1280)
         window.open(at(server, crawl))
         assert window.run(height, host) < 30  # one line: the bar beside it takes less than a third
@@ -302,7 +302,8 @@ def watched(window: Browser, make_index: MakeIndex) -> Iterator[Running]:
         window.open(at(server, "/pages/live"))
         until(lambda: "renewed" in window.text(".live"))
         until(lambda: _lookups(window) == "1")
-        window.run("document.styleSheets[0].insertRule('#now .box { min-width: 0; max-width: 9rem }')")
+        narrow = "#now .box { min-width: 0; max-width: 9rem }"
+        window.run("document.styleSheets[0].insertRule(arguments[0])", narrow)
         yield server
 
 

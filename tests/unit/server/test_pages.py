@@ -215,9 +215,10 @@ def test_commands_break_between_their_options(web: FlaskClient) -> None:
     shown = web.get("/pages/crawl?name=weekly-1").text
     options = '<span class="nowrap">--add</span> <span class="nowrap">--crawl</span>'
     assert f"<pre><code>bin/index {options} weekly-1 FILE... INDEX\n" in shown
-    assert "bin/report INDEX --crawl weekly-1 --compare EARLIER" in page(
-        web.get("/pages/crawl?name=weekly-1")
-    ).text
+    assert (
+        "bin/report INDEX --crawl weekly-1 --compare EARLIER"
+        in page(web.get("/pages/crawl?name=weekly-1")).text
+    )
 
 
 def test_the_live_page_says_that_all_was_refused(web: FlaskClient) -> None:
