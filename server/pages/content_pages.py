@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import shlex
 from itertools import accumulate
-from typing import Any
+from typing import Any, cast
 
 import orjson
-from flask import render_template, request
+from flask import Response, redirect, render_template, request, url_for
+from werkzeug.datastructures import MultiDict
 
 from dedupindex.errors import BadQuery
 from dedupindex.index import summary
@@ -78,11 +79,11 @@ class ContentPages(Handlers):
             **shown,
         )
 
-    def captures(self) -> str:
+    def captures(self) -> str | Response:
         """List captures of one heading, or of several."""
-        given = {name: request.args[name] for name in DIMENSIONS if name in request.args}
-        if "host" in given:
-            given["host"] = typed_host(given["host"].strip())
+        given = _filters(request.args)
+        if "filter" in request.args and given:  # the address without what the form left empty
+            return cast(Response, redirect(url_for("pages.captures", **given), 303))
         if not given:
             raise BadQuery("say what to list: the names on the page Content lead to lists")
         options = _list_options(given)
@@ -97,6 +98,9 @@ class ContentPages(Handlers):
             "captures.html",
             given=[(HEADINGS[name], text or _absent(name)) for name, text in given.items()],
             link=given,
+            filters=[_filter(name, given) for name in given],
+            fields={name: text for name, text in HEADINGS.items() if _has_field(name, given)},
+            sizes=[*(name for _, name in SIZES), summary.LARGEST],
             rows=rows,
             ours=ours,
             is_complete=is_complete,
@@ -200,6 +204,35 @@ def _number(unit: str) -> int:
 
 def _name(number: int, by: str) -> str:
     return f"{number // 12:04}-{number % 12 + 1:02}" if by == "month" else f"{number:04}"
+
+
+def _filters(arguments: MultiDict[str, str]) -> dict[str, str]:
+    """Return the headings whose captures are asked for.
+
+    An empty one means that it is not known; an empty field of the form means nothing, unless it is
+    in `absent`.
+    """
+    given = {name: arguments[name] for name in DIMENSIONS if name in arguments}
+    if "filter" in arguments:
+        absent = arguments.getlist("absent")
+        typed = {name: text.strip() for name, text in given.items()}
+        given = {name: text for name, text in typed.items() if text or name in absent}
+    if "host" in given:
+        given["host"] = typed_host(given["host"].strip())
+    return given
+
+
+def _filter(name: str, given: dict[str, str]) -> dict[str, str]:
+    """Return what the page shows of a filter, with the address of the list without it."""
+    others = {other: text for other, text in given.items() if other != name}
+    without = url_for("pages.captures", **others) if others else url_for("pages.content", by=name)
+    text = given[name] or _absent(name)
+    return {"name": name, "heading": HEADINGS[name], "text": text, "without": without}
+
+
+def _has_field(name: str, given: dict[str, str]) -> bool:
+    """Return whether the form has a field of a heading: a month names its year."""
+    return name != ("year" if "month" in given else "month")
 
 
 def _list_options(given: dict[str, str]) -> list[str]:

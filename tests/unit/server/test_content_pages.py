@@ -171,6 +171,23 @@ def test_lists_of_captures(index: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert "so there may be more" in page(web.get(asked)).text
 
 
+def test_filters_of_captures_are_changed_one_by_one(index: Path) -> None:
+    web = served(index)
+    shown = page(web.get("/pages/captures?host=x.example&mime=&year=2026"))
+    held = "host x.example (remove host), year 2026 (remove year) and media type not known"
+    assert f"Only captures of {held} (remove media type) are listed." in shown.text
+    for without in ("host=x.example&mime=", "year=2026&mime=", "host=x.example&year=2026"):
+        assert f"/pages/captures?{without}" in shown.links
+    assert "/pages/content?by=host" in page(web.get("/pages/captures?host=x.example")).links
+    form = {"filter": "1", "host": "https://x.example/a", "mime": "", "status": " 200 ", "size": ""}
+    for more, left in (({}, ""), ({"absent": "mime"}, "&mime=")):
+        sent = web.get("/pages/captures", query_string={**form, **more})
+        assert sent.status_code == 303
+        wanted = sorted(f"host=x.example&status=200{left}".split("&"))
+        assert sorted(sent.headers["Location"].partition("?")[2].split("&")) == wanted
+    page(web.get("/pages/captures?filter=1&host="), 400)
+
+
 def test_a_capture_shows_who_refers_to_it(index: Path) -> None:
     web = served(index)
     shown = page(web.get(f"/pages/capture?digest={sha1(1)}&url={quote(HOST)}")).text
