@@ -206,7 +206,7 @@ def _name(number: int, by: str) -> str:
     return f"{number // 12:04}-{number % 12 + 1:02}" if by == "month" else f"{number:04}"
 
 
-def _filters(arguments: MultiDict[str, str]) -> dict[str, str]:
+def _filters(arguments: MultiDict[str, str]) -> dict[str, Any]:
     """Return the headings whose captures are asked for.
 
     An empty one means that it is not known; an empty field of the form means nothing, unless it is
@@ -222,7 +222,7 @@ def _filters(arguments: MultiDict[str, str]) -> dict[str, str]:
     return given
 
 
-def _filter(name: str, given: dict[str, str]) -> dict[str, str]:
+def _filter(name: str, given: dict[str, Any]) -> dict[str, str]:
     """Return what the page shows of a filter, with the address of the list without it."""
     others = {other: text for other, text in given.items() if other != name}
     without = url_for("pages.captures", **others) if others else url_for("pages.content", by=name)
