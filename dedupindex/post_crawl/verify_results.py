@@ -112,11 +112,11 @@ def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer
     """Compare a part of a file; the proof does not count the file."""
     job, proof = verify_job.job, Proof()
     container, part = task
-    places = _original_places(verify_job, container, part)
     old: Place | Joined = to_verify(container.path)
     new: Place = Path(container.path)
     with ExitStack() as copies:
         try:
+            places = _original_places(verify_job, container, part)
             if job.out is not None:
                 new = job.place.verified(container.name)
             else:  # with its dropped members the file must be the one that was scanned
@@ -171,15 +171,20 @@ class _StoredPair(NamedTuple):
 def _verify_on(
     cluster: Cluster, verify_job: VerifyJob, containers: list[ManifestContainer]
 ) -> Iterator[Proof]:
-    tasks = (
-        _StoredPair(
-            file,
-            verify_job.job.place.verified(file.name),
-            _original_places(verify_job, file, range(file.size)),
-        )
-        for file in containers
-    )
-    return task_rows(cluster, _verify_on_executor, tasks)
+    unreadable: list[Proof] = []
+
+    def tasks() -> Iterator[_StoredPair]:
+        for file in containers:
+            try:
+                places = _original_places(verify_job, file, range(file.size))
+            except Damaged as error:
+                unreadable.append(Proof(1, file.size))
+                unreadable[-1].add_findings([_unreadable(file, error)])
+                continue
+            yield _StoredPair(file, verify_job.job.place.verified(file.name), places)
+
+    yield from task_rows(cluster, _verify_on_executor, tasks())
+    yield from unreadable
 
 
 def _verify_on_executor(pair: _StoredPair) -> Iterator[Proof]:

@@ -11,6 +11,7 @@ import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Set
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import BinaryIO, NamedTuple
@@ -19,7 +20,7 @@ from blake3 import blake3
 
 from dedupindex.capture import Covers
 from dedupindex.digest import Hash, new_hash
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadSource, Damaged
 from dedupindex.object_store import PartialCopy, facts_or_none, is_remote
 from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer, header_hash
 from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS
@@ -219,14 +220,22 @@ class OriginalFiles:
             status.st_mtime_ns == container.mtime_ns or content_hash(file) == container.content_hash
         ):
             return file, None
-        journal = Journal(Path(container.root), container.name)
+        if moved := _moved_by_journal(container, status):
+            return file, moved
+        file.close()
+        raise NotRewritable("original-changed", f"{container.path} is not as it was scanned")
+
+
+def _moved_by_journal(container: ManifestContainer, now: os.stat_result) -> OffsetMap | None:
+    """Return the offsets in a file that a run in place has replaced; None if no journal tells."""
+    journal = Journal(Path(container.root), container.name)
+    with suppress(Damaged):
         if journal.exists():
             before, after = journal.summary()
             expected = container.size, after.size, before.mtime_ns
-            if expected == (before.size, status.st_size, status.st_mtime_ns):
-                return file, journal.offsets()
-        file.close()
-        raise NotRewritable("original-changed", f"{container.path} is not as it was scanned")
+            if expected == (before.size, now.st_size, now.st_mtime_ns):
+                return journal.offsets()
+    return None
 
 
 class StoredResponse:

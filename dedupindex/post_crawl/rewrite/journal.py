@@ -332,19 +332,30 @@ def _part(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
+_CLOSING = ({"refused"}, set(FileAfter._fields))  # the keys of the lines after the entries
+
+
 def entries(path: Path) -> Iterator[JournalEntry]:
-    """Yield the revisits in a journal, in order of offset; raises `Damaged`."""
+    """Yield the revisits in a journal, in order of offset.
+
+    Raises `Damaged`, at its end if it has not as many entries as its last line says.
+    """
+    count = 0
     with open(path, "rb") as lines:
         next(lines, b"")
         for line in lines:
             try:
                 fields = json.loads(line)
-                if "offset" not in fields:
-                    return
+                if set(fields) in _CLOSING:
+                    break
                 entry = JournalEntry(**fields)
             except (ValueError, TypeError) as error:
                 raise Damaged(f"{path} has a line that cannot be read: {error}") from error
+            count += 1
             yield entry
+    _, after = summary(path)
+    if count != after.revisits:
+        raise Damaged(f"{path} has {count:,} entries, not the {after.revisits:,} of its last line")
 
 
 def summary(path: Path) -> tuple[FileBefore, FileAfter]:

@@ -298,8 +298,11 @@ class FileRewriter:
     def run(self) -> RewriteOutcome:
         job = self._job
         if job.out is None:
-            if done := self._done_before():
-                return done
+            try:
+                if done := self._done_before():
+                    return done
+            except Damaged as error:
+                raise Untouched(f"its journal cannot be read: {error}") from error
             self._check_other_roots()
         check_unchanged(self._container, self._source)
         if _is_busy(job, self._source):

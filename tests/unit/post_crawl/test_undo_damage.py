@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.post_crawl.rewrite.journal import Journal
+from dedupindex.errors import Damaged
+from dedupindex.post_crawl.rewrite.journal import Journal, entries
+from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.post_crawl.undo import Undo, commit
 from tests.support.post_crawl import typed
-from tests.support.rewriting import FakePlan, members, run, small_set
+from tests.support.rewriting import LATE, FakePlan, members, run, small_set
 from tests.support.warc_cases import response
 
 NAMES = ("a.warc.gz", "c.warc", "deep/b.warc.gz")
@@ -123,6 +128,64 @@ def test_a_truncated_journal(made: Path, kept: float) -> None:
     totals = check(made)
     assert totals["records_not_restored"] == 0
     assert totals["partial"] == (kept < 1)
+
+
+def _renamed_field(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:2], lines[2].replace(b'"offset"', b'"ogfset"'), *lines[3:]]
+
+
+def _without_an_entry(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:2], *lines[3:]]
+
+
+def _with_another_last_line(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:-1], lines[-1].replace(b'{"revisits": ', b'{"revisits": 1')]
+
+
+@pytest.mark.parametrize("damaged", [_renamed_field, _without_an_entry, _with_another_last_line])
+def test_entries_that_are_not_all_there(
+    made: Path, damaged: Callable[[list[bytes]], list[bytes]]
+) -> None:
+    """The others are not all that a run wrote: no reader takes them for that."""
+    journal = journal_of(made, B)
+    data = journal.read_bytes()
+    lines = damaged(data.splitlines(keepends=True))
+    journal.write_bytes(b"".join(lines))
+    assert journal.read_bytes() != data
+    with pytest.raises(Damaged):
+        list(entries(journal))
+    check_only = typed("undedup", made, "--dry-run")
+    assert check_only.status == 7, check_only.err
+    result = typed("undedup", made, "--out", made.parent / "back")
+    assert result.status == 7 and result.totals["findings"]
+    assert records_of(made.parent / "back" / B) == records_before(made, B)
+    if Journal(made, B).dropped.exists():
+        kept = Journal(made, B).dropped.read_bytes()
+        found = commit(Undo(made, B, None))
+        assert found.state == "left_alone"
+        assert Journal(made, B).dropped.read_bytes() == kept
+        assert typed("undedup", made, "--in-place").totals["left_alone"] == 1
+
+
+def test_a_damaged_journal_keeps_the_copies_of_its_file(tmp_path: Path) -> None:
+    """A run in place that is resumed does not end for it, and does not believe its offsets."""
+    top, body = tmp_path / "in", Random(9).randbytes(2000)
+    small_set(top)
+    copy = response(body, number=60, Target_URI=b"http://example.com/60", Date=LATE)
+    (top / "d.warc.gz").write_bytes(members(copy))
+    plan = FakePlan(top)
+    before = (top / "d.warc.gz").stat(), (top / "d.warc.gz").read_bytes()
+    run(RewriteJob(plan, None))
+    journal = Journal(top, "d.warc.gz")
+    for path in (journal.lines, journal.dropped):  # as if the run had been killed before it
+        path.unlink()
+    (top / "d.warc.gz").write_bytes(before[1])
+    os.utime(top / "d.warc.gz", ns=(0, before[0].st_mtime_ns))
+    lines = Journal(top, "c.warc").lines.read_bytes().splitlines(keepends=True)
+    Journal(top, "c.warc").lines.write_bytes(b"".join((*lines[:1], *lines[2:])))
+    outcomes = {one.name: one for one in rewrite(RewriteJob(plan, None))}
+    assert outcomes["d.warc.gz"].refused == {"original-changed": 1}
+    assert outcomes["c.warc"].state == "left_alone"
 
 
 def test_a_missing_journal(made: Path) -> None:
