@@ -26,7 +26,7 @@ from dedupindex.post_crawl.rewrite.compare_pair import (
 )
 from dedupindex.post_crawl.rewrite.protection import record_key
 from dedupindex.runtime.atomic_replace import DrySink
-from dedupindex.warc.random_access import ExactRecord, NotExact
+from dedupindex.warc.random_access import ExactRecord, NotExact, read_range
 from dedupindex.warc.record_facts import Refused
 
 _DEFLATE_LEVEL = 9  # revisits are small
@@ -93,7 +93,10 @@ class CopyChecker:
         return pair, original.identity
 
     def _read_back(self, pair: CheckedPair, member: bytes) -> None:
-        """Raise `Damaged` unless a revisit and its original make what is dropped."""
+        """Raise `Refused` unless a revisit and its original make what is dropped.
+
+        Raises `Damaged` if the revisit is not what was written.
+        """
         file, offset = self._written.write(member)
         try:
             dictionaries = pair.response.single.dictionaries
@@ -101,6 +104,8 @@ class CopyChecker:
             sound = restores(written, pair)
         except NotExact:
             sound = False
+        if not sound and read_range(file, offset, len(member)) == member:
+            raise NotRewritable("not-exact", "its revisit does not make the record again")
         if not sound:
             raise Damaged(
                 f"{self._source.name} at {pair.response.single.offset}: the revisit, read back, "

@@ -20,7 +20,7 @@ from blake3 import blake3
 
 from dedupindex.capture import Covers
 from dedupindex.digest import Hash, new_hash
-from dedupindex.errors import BadSource, Damaged
+from dedupindex.errors import BadDigest, BadSource, Damaged
 from dedupindex.object_store import PartialCopy, facts_or_none, is_remote
 from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer, header_hash
 from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS
@@ -381,7 +381,7 @@ def check_pair(
     sha256 = _compare_bodies(response, first)
     named = first.record_id if planned.original.record_id else b""  # empty if ambiguous
     reference = Reference(first.url, first.date, named, first.digest)
-    return CheckedPair(response, first, revisit(response.header, response.http, reference), sha256)
+    return CheckedPair(response, first, _revisit(response, reference), sha256)
 
 
 def check_trusted(
@@ -408,8 +408,14 @@ def check_trusted(
     response.verify(payload, block)
     whole.update(END)
     reference = Reference(first.url, first.date, first.record_id, first.digest)
-    record = revisit(response.header, response.http, reference)
-    return CheckedPair(response, first, record, whole.hexdigest())
+    return CheckedPair(response, first, _revisit(response, reference), whole.hexdigest())
+
+
+def _revisit(response: StoredResponse, reference: Reference) -> bytes:
+    try:
+        return revisit(response.header, response.http, reference)
+    except BadDigest as error:  # a value whose lines do not say what its field was read as
+        raise NotRewritable("bad-digest", str(error)) from error
 
 
 def _trusted_original(planned: Planned, response: StoredResponse) -> TrustedOriginal:

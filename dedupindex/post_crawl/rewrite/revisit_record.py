@@ -60,7 +60,7 @@ def revisit(header: bytes, http_header: bytes, reference: Reference) -> bytes:
     def changed(match: re.Match[bytes]) -> bytes:
         name = match[2].lower()
         names.add(name)
-        value = _new_value(name, match[3], http_header)
+        value = _new_value(name, match[3].strip(_SPACE + CRLF), http_header, reference)
         return match[0] if value is None else match[1] + value + CRLF
 
     edited = [_CHANGED.sub(changed, header[: -len(CRLF)])]
@@ -96,7 +96,7 @@ def headers_before(header: bytes, size: int, hashed: Callable[[str], bytes]) -> 
             return match[1] + b"response" + CRLF
         if name == b"content-length":
             return match[1] + b"%d" % size + CRLF
-        if name == b"warc-block-digest":
+        if name == b"warc-block-digest" and text:
             digest, spelling = _parse(text.decode("latin-1"))
             label, colon, _ = text.rpartition(b":")
             before = digest._replace(raw=hashed(digest.algorithm))
@@ -117,14 +117,19 @@ def refers_to_date(header: bytes, date: bytes) -> bytes:
     return date
 
 
-def _new_value(name: bytes, value: bytes, http_header: bytes) -> bytes | None:
-    """Return the value of a field in the revisit; None if it is not changed."""
+def _new_value(name: bytes, value: bytes, http_header: bytes, reference: Reference) -> bytes | None:
+    """Return the value of a field in the revisit; None if it is not changed.
+
+    An empty digest is one that is not stated: that of the payload gets the value of the original.
+    """
     if name == b"warc-type":
         return b"revisit"
     if name == b"content-length":
         return b"%d" % len(http_header)
-    if name == b"warc-block-digest":
-        return respelled(value.strip(_SPACE + CRLF), http_header)
+    if name == b"warc-block-digest" and value:
+        return respelled(value, http_header)
+    if name == b"warc-payload-digest" and not value:
+        return reference.digest
     return None
 
 

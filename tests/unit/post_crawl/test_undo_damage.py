@@ -22,7 +22,7 @@ from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Undo, commit
 from tests.support.post_crawl import typed
 from tests.support.rewriting import LATE, FakePlan, members, run, small_set
-from tests.support.warc_cases import response
+from tests.support.warc_cases import response, sha1
 
 NAMES = ("a.warc.gz", "c.warc", "deep/b.warc.gz")
 B = "deep/b.warc.gz"
@@ -186,6 +186,31 @@ def test_a_damaged_journal_keeps_the_copies_of_its_file(tmp_path: Path) -> None:
     outcomes = {one.name: one for one in rewrite(RewriteJob(plan, None))}
     assert outcomes["d.warc.gz"].refused == {"original-changed": 1}
     assert outcomes["c.warc"].state == "left_alone"
+
+
+@pytest.mark.parametrize("name", [b"WARC-Block-Digest", b"WARC-Payload-Digest"])
+def test_empty_digests(tmp_path: Path, name: bytes) -> None:
+    """They are not stated: the copy becomes a revisit, and comes back, also from a lost entry."""
+    top, body = tmp_path / "in", Random(9).randbytes(2000)
+    small_set(top)
+    url = b"http://example.com/60"
+    fields: dict[str, bytes | None] = {"Payload_Digest": None} if b"Payload" in name else {}
+    copy = response(body, (name, b""), number=60, Target_URI=url, Date=LATE, **fields)
+    (top / "d.warc").write_bytes(copy)
+    outcomes = {one.name: one for one in rewrite(RewriteJob(FakePlan(top), tmp_path / "out"))}
+    assert outcomes["d.warc"].revisits == 1 and sum(one.revisits for one in outcomes.values()) == 20
+    result = typed("undedup", tmp_path / "out", "--out", tmp_path / "back")
+    assert result.status == 0, result.err
+    assert (tmp_path / "back" / "d.warc").read_bytes() == copy
+    journal = Journal(tmp_path / "out", "d.warc").lines
+    first, *_, last = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(first + last)
+    result = typed("undedup", tmp_path / "out", "--out", tmp_path / "again")
+    assert result.status == 7 and result.totals["records_unproven"] == 1
+    again = (tmp_path / "again" / "d.warc").read_bytes()
+    assert again == (
+        copy if b"Block" in name else copy.replace(b"Digest: ", b"Digest: " + sha1(body))
+    )
 
 
 def test_a_missing_journal(made: Path) -> None:
