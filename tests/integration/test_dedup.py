@@ -445,6 +445,28 @@ def test_a_dry_run_counts_existing_output_files(source: Path, tmp_path: Path, de
     assert both()["refused"] == {"file-left-alone": 12, "original-left-alone": 7}
 
 
+@pytest.mark.parametrize("which", ["the original", "another record"])
+def test_no_revisit_refers_to_a_result_that_was_damaged(
+    tmp_path: Path, dedup: Dedup, which: str
+) -> None:
+    """Its size is that of its journal: the bytes of each original are compared."""
+    bodies = [Random(number).randbytes(1500) for number in range(3)]
+    top, out = tmp_path / "in", tmp_path / "out"
+    write(top / "a.warc.gz", 1, bodies[:1])
+    write(top / "b.warc.gz", 2, [bodies[1], bodies[0], bodies[2]])
+    dedup(top, "--out", out)
+    whole = (out / "b.warc.gz").read_bytes()
+    at = 700 if which == "the original" else len(whole) - 700
+    damaged = bytes(byte ^ (16 * (at == number)) for number, byte in enumerate(whole))
+    (out / "b.warc.gz").write_bytes(damaged)
+    write(top / "c.warc.gz", 3, [bodies[1]])
+    done = dedup(top, "--out", out, "--jobs", 1, status=7)
+    kept = {"original-left-alone": 1} if which == "the original" else {}
+    assert done["refused"] == {"file-left-alone": 1} | kept
+    same = (out / "c.warc.gz").read_bytes() == (top / "c.warc.gz").read_bytes()
+    assert same == (which == "the original")
+
+
 def test_a_file_that_cannot_be_copied_is_removed_with_its_dependents(
     tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

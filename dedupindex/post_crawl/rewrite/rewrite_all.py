@@ -26,7 +26,13 @@ from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls
 from dedupindex.post_crawl.rewrite.check_copies import CheckedPart
-from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished, entries, summary
+from dedupindex.post_crawl.rewrite.journal import (
+    Journal,
+    OffsetMap,
+    discard_unfinished,
+    entries,
+    summary,
+)
 from dedupindex.post_crawl.rewrite.protection import protect_for_others, record_key
 from dedupindex.post_crawl.rewrite.result_place import bind_state, opened_source
 from dedupindex.post_crawl.rewrite.rewrite_file import (
@@ -59,6 +65,7 @@ from dedupindex.runtime.atomic_replace import (
     part_path,
     remove_stale_parts,
     removing,
+    same_range,
 )
 from dedupindex.runtime.files import exclusive, shared, sync_directory
 from dedupindex.runtime.spark import Cluster
@@ -426,7 +433,8 @@ def _with_corrections(
             elif outcome.original_files:
                 pickle.dump(outcome, spool)
             yield outcome
-        missing = {number for number in missing if not _has_originals(job, number)}
+        referred = _referred(job, numbers, missing, spool)
+        missing = {one for one in missing if not _has_originals(job, one, referred[one])}
         corrected: set[str] = set()
         while missing:
             removed = set()
@@ -446,25 +454,51 @@ def _spooled(spool: BufferedRandom) -> Iterator[RewriteOutcome]:
         yield pickle.load(spool)  # noqa: S301 (nobody else has this file)
 
 
-def _has_originals(job: RewriteJob, number: int) -> bool:
-    """Whether the directory has the originals of a file that was left alone."""
-    assert job.out is not None
+def _referred(
+    job: RewriteJob, numbers: dict[str, int], missing: set[int], spool: BufferedRandom
+) -> dict[int, set[tuple[int, int]]]:
+    """Return offset and size of the originals in `missing` files that revisits may refer to."""
+    found: dict[int, set[tuple[int, int]]] = {number: set() for number in missing}
+    for outcome in _spooled(spool) if missing else ():
+        if not missing.isdisjoint(outcome.original_files):
+            for planned in job.plan.copies(numbers[outcome.name]):
+                if (original := planned.original).container in missing:
+                    found[original.container].add((original.offset, original.stored))
+    return found
+
+
+def _has_originals(job: RewriteJob, number: int, originals: set[tuple[int, int]]) -> bool:
+    """Whether the directory has `originals` of a file that was left alone, as its source has."""
     container = job.plan.container(number)
     try:
         with job.place.opened(container.name) as result:
             size = os.fstat(result.fileno()).st_size
             if size == container.size:
                 return content_hash(result) == container.content_hash
-        journal = Journal(job.out, container.name)
-        for lines in filter(Path.exists, (journal.lines, *journal.committed())):
-            before, after = summary(lines)
-            if (before.size, after.size) == (container.size, size):
-                offsets = set(job.plan.protected(number))
-                unchanged = before.content_hash == container.content_hash
-                return unchanged and all(entry.offset not in offsets for entry in entries(lines))
+            moved = _moved(job, container, size)
+            if moved is None or any(moved.is_revisit(one) for one in job.plan.protected(number)):
+                return False
+            if not originals:
+                return True
+            with opened_source(container) as source:
+                return all(
+                    same_range(source, offset, result, moved.new(offset), stored)
+                    for offset, stored in sorted(originals)
+                )
+    except (OSError, ValueError, KeyError, TypeError, Damaged, Untouched):
         return False
-    except (OSError, ValueError, KeyError, TypeError, Damaged):
-        return False
+
+
+def _moved(job: RewriteJob, container: ManifestContainer, size: int) -> OffsetMap | None:
+    """Return the offsets in a result of this size; None if no journal describes it."""
+    assert job.out is not None
+    journal = Journal(job.out, container.name)
+    for lines in filter(Path.exists, (journal.lines, *journal.committed())):
+        before, after = summary(lines)
+        if (before.size, after.size) == (container.size, size):
+            unchanged = before.content_hash == container.content_hash
+            return OffsetMap(entries(lines)) if unchanged else None
+    return None
 
 
 def _correction(job: RewriteJob, number: int, outcome: RewriteOutcome) -> RewriteOutcome:
