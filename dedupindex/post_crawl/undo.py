@@ -22,7 +22,12 @@ from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import FileBefore, Journal, name_of
 from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, place_of
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, awaited
-from dedupindex.post_crawl.undo_damage import RecordFinding, RecordRestorer, is_rewritten
+from dedupindex.post_crawl.undo_damage import (
+    RecordFinding,
+    RecordRestorer,
+    is_rewritten,
+    unlisted_revisit,
+)
 from dedupindex.post_crawl.undo_records import (
     OriginalFinder,
     RewriteRun,
@@ -333,6 +338,11 @@ def _write(task: Undo, source: BinaryIO, sink: Sink) -> tuple[Restored, FileBefo
         restored.note = _why_not_rewritten(path, journal, source)
         sink.copy(source, 0, size)
         return restored, None
+    if (offset := unlisted_revisit(path, source, runs)) is not None:
+        raise Untouched(
+            f"an earlier run wrote the revisit at {offset}, and its journal in {DIRECTORY}/ is "
+            "missing"
+        )
     if len(runs) == 1 and runs[0].dropped and runs[0].root.samefile(task.directory):
         _write_exact(source, journal, runs[0].before, sink)
         restored.state = "exact"

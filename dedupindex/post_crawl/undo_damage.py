@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from functools import lru_cache
@@ -24,7 +24,12 @@ import blake3
 
 from dedupindex.digest import Hash, new_hash
 from dedupindex.errors import BadDigest, BadSource, Damaged
-from dedupindex.post_crawl.rewrite.journal import Journal, JournalEntry, summary
+from dedupindex.post_crawl.rewrite.journal import (
+    Journal,
+    JournalEntry,
+    protections,
+    summary,
+)
 from dedupindex.post_crawl.rewrite.protection import (
     entries_in,
     record_key,
@@ -36,9 +41,12 @@ from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, names_of
 from dedupindex.post_crawl.undo_records import (
     LEVEL,
     OriginalFinder,
+    RewriteRun,
     WrittenRevisit,
     body_of,
     check_entry,
+    checked_entries,
+    revisits,
 )
 from dedupindex.runtime.atomic_replace import Sink, Untouched
 from dedupindex.urlkey import unbracket
@@ -109,18 +117,47 @@ def is_rewritten(path: Path) -> bool:
     for directory, name in names_of(path):
         with suppress(OSError):  # it has no undo data
             changed = (directory / DIRECTORY).stat().st_mtime_ns
-            if not _referrers(directory, changed).isdisjoint((at, referrer_below(name))):
+            if not _referrers(directory, changed).keys().isdisjoint((at, referrer_below(name))):
                 return True
     return False
 
 
+def unlisted_revisit(path: Path, source: BinaryIO, runs: list[RewriteRun]) -> int | None:
+    """Return where a run wrote a revisit in a file that is none of `runs`: its journal is missing.
+
+    The file is read only if more originals are protected for it than these runs have protected.
+    """
+    at, protected = referrer_at(path), 0
+    for directory, name in names_of(path):
+        with suppress(OSError):
+            changed = (directory / DIRECTORY).stat().st_mtime_ns
+            counts = _referrers(directory, changed)
+            protected += sum(counts.get(one, 0) for one in {at, referrer_below(name)})
+    if protected <= sum(protections(checked_entries(run.journal)) for run in runs):
+        return None
+    keys, listed = _protected_for(path), revisits(runs)
+    last = next(listed, None)
+    for offset, stored in _revisits(source):
+        while last is not None and last.offset < offset:
+            last = next(listed, None)
+        if last is not None and last.offset == offset:
+            continue
+        with suppress(NotExact):
+            found = ExactRecord(source, offset, stored)
+            named = refers_to(found.head.fields)
+            if is_written(found.header) and record_key(named.url, named.date) in keys:
+                return offset
+    return None
+
+
 @lru_cache(64)
-def _referrers(directory: Path, _: int) -> frozenset[bytes]:
+def _referrers(directory: Path, _: int) -> Counter[bytes]:
     """Return the hashes of the files for whose revisits originals are protected in a directory.
 
-    A run or an undo changes the time of the directory, which is the second argument.
+    With each is the number of its entries. A run or an undo changes the time of the directory,
+    which is the second argument.
     """
-    return frozenset(referrer for _, referrer in entries_in(directory))
+    return Counter(referrer for _, referrer in entries_in(directory))
 
 
 def _protected_for(path: Path) -> frozenset[bytes]:

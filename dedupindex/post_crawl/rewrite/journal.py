@@ -166,10 +166,7 @@ class Journal:
     def size(self) -> int:
         """Return the bytes that the run which wrote this journal has added."""
         kept = (path.stat().st_size for path in (self.lines, self.dropped) if path.exists())
-        written, protected = self.entries(), 0
-        while batch := list(islice(written, _BATCH)):
-            protected += len({_original(entry) for entry in batch if _is_protected(entry)})
-        return sum(kept) + protected * ENTRY_BYTES
+        return sum(kept) + protections(self.entries()) * ENTRY_BYTES
 
     def refused(self) -> Counter[str]:
         """Return the records of the plan that stayed, by reason; none in an older journal."""
@@ -309,6 +306,14 @@ class JournalWriter(JournalSize):
     def _put(self, value: dict[str, Any]) -> None:
         super()._put(value)
         self._lines.write(_line(value))
+
+
+def protections(written: Iterator[JournalEntry]) -> int:
+    """Return how many entries that protect originals a run made for some revisits, at most."""
+    count = 0
+    while batch := list(islice(written, _BATCH)):
+        count += len({_original(entry) for entry in batch if _is_protected(entry)})
+    return count
 
 
 def _line(value: dict[str, Any]) -> bytes:

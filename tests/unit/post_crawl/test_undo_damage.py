@@ -222,6 +222,31 @@ def test_a_missing_journal(made: Path) -> None:
     assert "is missing" in str(totals["errors"])
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_missing_journal_of_an_earlier_run(tmp_path: Path, committed: bool) -> None:
+    """What the last run wrote is restored, and what is left would be said to be as it was."""
+    top = tmp_path / "in"
+    small_set(top)
+    shutil.copytree(top, tmp_path / "before")
+    plan = FakePlan(top)
+    every = list(plan.found)
+    plan.found = every[::2]
+    run(RewriteJob(plan, None))
+    for path in (top / DIRECTORY).glob("*.jsonl"):
+        Journal(top, json.loads(path.read_bytes().splitlines()[0])["name"]).commit()
+    run(RewriteJob(FakePlan(top), None))
+    if committed:
+        for path in (top / DIRECTORY).glob("*.jsonl"):
+            Journal(top, json.loads(path.read_bytes().splitlines()[0])["name"]).commit()
+    whole = typed("undedup", top, "--out", tmp_path / "whole")
+    assert (whole.status, whole.totals["findings"]) == (0, [])
+    Journal(top, B).lines.with_suffix(".1.committed").unlink()
+    totals = check(top)
+    assert totals["records_not_restored"] == 0
+    assert {one["file"] for one in totals["findings"]} == {B}  # type: ignore[attr-defined]
+    assert "its journal in .rewrite/ is missing" in str(totals["errors"])
+
+
 def test_flipped_bits(made: Path) -> None:
     """Wherever they are."""
     random = Random(5)
