@@ -102,6 +102,19 @@ class Journal:
         sync_directory(self.directory)
         self.dropped.unlink(missing_ok=True)
 
+    def clear_stale(self, size: int) -> None:
+        """Remove the journal if it describes another file than the result, which has this size.
+
+        The result has no revisits of this run. A journal of a run in place is never stale, as its
+        dropped members exist nowhere else; one that cannot be read describes nothing.
+        """
+        if not self.exists() or self.dropped.exists():
+            return
+        with suppress(Damaged):
+            if self.summary()[1].size == size:
+                return
+        self.clear()
+
     def _unprotect(self, lines: Path) -> None:
         """Remove the protection by the revisits in a journal, unless the file has other journals.
 

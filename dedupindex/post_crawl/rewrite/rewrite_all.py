@@ -432,6 +432,8 @@ def _with_corrections(
                 missing.add(numbers[outcome.name])
             elif outcome.original_files:
                 pickle.dump(outcome, spool)
+            elif not (outcome.revisits or job.dry or job.out is None):
+                Journal(job.out, outcome.name).clear_stale(outcome.bytes_after)
             yield outcome
         referred = _referred(job, numbers, missing, spool)
         missing = {one for one in missing if not _has_originals(job, one, referred[one])}
@@ -534,11 +536,11 @@ def _copy_whole(job: RewriteJob, container: ManifestContainer) -> None:
     try:
         with removing(part), open_part(part) as file:
             _copy(container, file)
-            journal.clear()
             job.place.replace(part, file, container.name)
-    except Untouched:
         journal.clear()
+    except Untouched:
         job.place.remove(container.name)
+        journal.clear()
         raise
     finally:
         sync_directory(target.parent)

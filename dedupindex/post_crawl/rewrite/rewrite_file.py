@@ -419,7 +419,8 @@ class FileRewriter:
             try:
                 place.create(part, file, name, SharedRanges(self._container, sink.copied))
             except OSError as error:
-                self._journal.clear()  # there is no file that it describes
+                if outcome.revisits:
+                    self._journal.clear()  # there is no file that it describes
                 if isinstance(error, FileExistsError):  # of a run to a folder above or below
                     raise _other_content(place, name) from error
                 raise

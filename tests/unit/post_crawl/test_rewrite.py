@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from dedupindex.errors import BadInput, DedupError
+from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from tests.support.post_crawl import typed
 from tests.support.rewriting import (
     EARLY,
     LATE,
@@ -54,6 +56,43 @@ def test_copies_become_revisits_and_nothing_else_changes(tmp_path: Path) -> None
             else:
                 assert (header, block) == (header_now, block_now)
         assert os.stat(out / container.name).st_mtime_ns == container.mtime_ns
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_result_without_revisits_has_no_journal_of_the_file_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """Its undo would leave out an intact file. Until the result is there, the journal stays."""
+    source, out, name = tmp_path / "in", tmp_path / "out", "deep/b.warc.gz"
+    small_set(source)
+    run(RewriteJob(FakePlan(source), out))
+    journal = Journal(out, name)
+    assert journal.exists()
+    (out / name).unlink()
+    (source / name).write_bytes(gz(response(b"other", number=77, Target_URI=b"http://other/")))
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "clear_stale", lambda self, _: self.name == name and 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                run(RewriteJob(FakePlan(source), out))
+        assert (out / name).exists() and journal.exists()
+    run(RewriteJob(FakePlan(source), out))
+    assert not journal.exists()
+    done = typed("undedup", out, "--out", tmp_path / "back")
+    assert (done.status, done.totals["left_alone"]) == (0, 0), done.err
+    assert content(tmp_path / "back").keys() == content(source).keys()
+    assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
+
+
+def test_a_result_that_a_run_in_place_has_rewritten_keeps_its_journal(tmp_path: Path) -> None:
+    source, out, name = tmp_path / "in", tmp_path / "out", "deep/b.warc.gz"
+    small_set(out)
+    run(RewriteJob(FakePlan(out)))
+    (source / "deep").mkdir(parents=True)
+    (source / name).write_bytes((out / name).read_bytes())
+    kept = kept_below(out)
+    [found] = run(RewriteJob(FakePlan(source), out))
+    assert (found.state, kept_below(out)) == ("existing", kept)
 
 
 def kept_below(out: Path) -> dict[str, bytes]:
