@@ -28,7 +28,7 @@ from dedupindex.post_crawl.reasons import WORDS
 from dedupindex.post_crawl.rewrite.compare_pair import ORIGINAL_ELSEWHERE
 from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
-from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
+from dedupindex.post_crawl.rewrite.rewrite_all import locked, lost_owners, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, has_undo_data
@@ -144,6 +144,9 @@ def command(
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
+        files = (file.path for file in job.containers().values())
+        if results is not None and (lost := lost_owners(files, results)):
+            say(f"warning: {lost}")
         status = _rewrite(job, jobs, sent, cluster)
     written = {str(results)} if results else {one.root for one in own.values()}
     whole = dry_run or _write_lists(sorted(written), offsets, cdxj, jobs)

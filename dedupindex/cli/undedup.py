@@ -37,6 +37,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     place_of,
     store_of_state,
 )
+from dedupindex.post_crawl.rewrite.rewrite_all import lost_owners
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files, sets_below
@@ -188,6 +189,9 @@ def _restore(
     _check_names(tasks)
     if not meant.dry and meant.out is not None:
         check_space_for(tasks, jobs)
+        files = (str(task.directory / task.name) for task in tasks if not task.store)
+        if lost := lost_owners(files, meant.out):
+            say(f"warning: {lost}")
         meant.out.mkdir(parents=True, exist_ok=True)
     for one in originals:
         check_exists(one)

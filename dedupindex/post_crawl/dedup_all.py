@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
+from dedupindex.errors import BadInput, BadSource, Damaged, DedupError, SettingsConflict
 from dedupindex.index import open_index
 from dedupindex.object_store import is_remote, list_directory, local
 from dedupindex.object_store.store_address import S3, scheme_of
@@ -45,6 +45,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
 )
 from dedupindex.post_crawl.rewrite.rewrite_all import (
     check_names,
+    lost_owners,
     needed_space,
     not_writable,
     rewrite,
@@ -154,6 +155,10 @@ def dedup(
         if linked := _linked_sizes(files):
             say(singular(_LINKS.format(f"{len(linked):,} files", amount(sum(linked)))))
     _check_work(options.work, found)
+    if lost := lost_owners((file.path for file in files), options.out):
+        if options.out is None and not options.dry:
+            raise DedupError(f"{lost}; nothing was written")
+        say(f"warning: {lost}")
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             report = _DedupRun(found, options, work, say, on_progress).report()
@@ -533,7 +538,7 @@ def _copy(file: SourceFile, source: BinaryIO, place: ResultPlace) -> None:
             FileSink(into).copy(source, 0, before.st_size)
         except Damaged as error:
             raise Untouched("it became shorter while it was copied") from error
-        copy_metadata(source, into)
+        copy_metadata(source, into, replaces=False)
         os.fsync(into.fileno())
         same = (
             is_as_scanned(file)

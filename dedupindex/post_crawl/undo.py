@@ -283,8 +283,10 @@ def _write_exact(source: BinaryIO, journal: Journal, before: FileBefore, sink: S
     return sink.size
 
 
-def _finish(source: BinaryIO, file: BinaryIO, before: FileBefore | None) -> None:
-    copy_metadata(source, file)
+def _finish(
+    source: BinaryIO, file: BinaryIO, before: FileBefore | None, *, replaces: bool = True
+) -> None:
+    copy_metadata(source, file, replaces=replaces)
     if before is not None:
         os.utime(file.fileno(), ns=(before.mtime_ns, before.mtime_ns))
     os.fsync(file.fileno())
@@ -311,7 +313,7 @@ def _created(task: Undo, source: BinaryIO) -> Restored:
         raise _Exists(f"{target} exists already, and is no file")
     with removing(part), open_part(part) as file:
         restored, before = _write(task, source, FileSink(file))
-        _finish(source, file, before)
+        _finish(source, file, before, replaces=False)
         restored.bytes_after = os.fstat(file.fileno()).st_size
         try:
             if DirectoryPlace(task.out).has(file, task.name):

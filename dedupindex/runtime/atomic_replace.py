@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 import blake3
@@ -30,6 +31,7 @@ _LONGEST_NAME = 230  # bytes; a longer name is replaced by its hash in the name 
 _NO_KERNEL_COPY = frozenset(
     (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.ETXTBSY)
 )
+_NOT_GIVEN = frozenset((errno.EPERM, errno.EINVAL))  # of a user, or of one that a container lacks
 _tokens: dict[int, str] = {}  # by process: a fork takes a new one
 
 
@@ -340,18 +342,62 @@ def hash_of(ranges: Iterable[tuple[Path, int, int]]) -> str:
     return running.hexdigest()
 
 
-def copy_metadata(source: BinaryIO, target: BinaryIO) -> None:
-    """Copy mode, owner, extended attributes and times; raises `OSError`."""
+def copy_metadata(source: BinaryIO, target: BinaryIO, *, replaces: bool = True) -> None:
+    """Copy mode, owner, extended attributes and times; raises `OSError`.
+
+    A new file, which replaces none, stays with this user if only a privileged one may give it away.
+    """
     old, new = os.fstat(source.fileno()), os.fstat(target.fileno())
+    mode = stat.S_IMODE(old.st_mode)
     if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-        os.fchown(target.fileno(), old.st_uid, old.st_gid)
+        try:
+            os.fchown(target.fileno(), old.st_uid, old.st_gid)
+        except OSError as error:
+            if replaces or error.errno not in _NOT_GIVEN:
+                raise
+            mode &= ~(stat.S_ISUID | stat.S_ISGID)  # which would give the rights of another user
     names: list[str] = []
     with suppress(OSError):  # a file system without extended attributes
         names = os.listxattr(source.fileno())
     for name in names:
         os.setxattr(target.fileno(), name, os.getxattr(source.fileno(), name))
-    os.fchmod(target.fileno(), stat.S_IMODE(old.st_mode))
+    os.fchmod(target.fileno(), mode)
     os.utime(target.fileno(), ns=(old.st_atime_ns, old.st_mtime_ns))
+
+
+def not_ownable(paths: Iterable[str | Path], directory: Path | None = None) -> list[str]:
+    """Return the files whose owner new files in a `directory`, or beside them, cannot have.
+
+    What the system permits is tried with files that have no name.
+    """
+    known: dict[tuple[Path, int, int], bool] = {}
+    found = []
+    for path in paths:
+        with suppress(OSError):  # told when it is read, or its directory written to
+            status = os.stat(path)
+            place = directory or Path(path).parent
+            owner = status.st_uid, status.st_gid
+            if owner == (os.geteuid(), os.getegid()):
+                continue
+            if (place, *owner) not in known:
+                known[place, *owner] = _may_give(place, owner)
+            if not known[place, *owner]:
+                found.append(str(path))
+    return found
+
+
+def _may_give(directory: Path, owner: tuple[int, int]) -> bool:
+    """Whether this user may give a file in a directory to another; raises `OSError`."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    with TemporaryFile(dir=directory) as file:
+        status = os.fstat(file.fileno())
+        try:
+            if owner != (status.st_uid, status.st_gid):
+                os.fchown(file.fileno(), *owner)
+        except OSError as error:
+            return error.errno not in _NOT_GIVEN
+    return True
 
 
 def identity(status: os.stat_result) -> tuple[int, int, int, int]:

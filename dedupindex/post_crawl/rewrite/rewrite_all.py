@@ -60,6 +60,7 @@ from dedupindex.runtime.atomic_replace import (
     check_free_space,
     content_hash,
     copy_metadata,
+    not_ownable,
     open_for_reading,
     open_part,
     part_path,
@@ -398,8 +399,22 @@ def _check_places(job: RewriteJob, processes: int) -> None:
         raise DedupError(f"{closed}; nothing was written")
 
 
+def lost_owners(paths: Iterable[str], out: Path | None) -> str:
+    """Say that the results of some files, or what replaces them, cannot keep their owner."""
+    found = not_ownable((path for path in paths if not is_remote(path)), out)
+    if not found:
+        return ""
+    more = f" (and {len(found) - 1:,} more files)" if found[1:] else ""
+    if out is not None:
+        return f"{found[0]}{more}: the result does not keep the owner, which this user may not set"
+    return (
+        f"{found[0]}{more} belongs to another user, and this one may not give a file to that: run "
+        "the command as root, or write the results to a directory with --out"
+    )
+
+
 def not_writable(job: RewriteJob) -> str:
-    """Say which directory a run in place cannot write to; "" if it can write to all."""
+    """Say what a run in place cannot write to, or not as its owner; "" if it can write to all."""
     if job.out is not None:
         return ""
     containers = [file for file in job.containers().values() if not is_remote(file.path)]
@@ -414,7 +429,9 @@ def not_writable(job: RewriteJob) -> str:
         for place in (kept if kept.is_dir() else kept.parent, Path(file.path).parent):
             if place in closed:
                 return f"{place} cannot be written to, and {file.path} is to be replaced"
-    return ""
+    copies = job.plan.copies
+    replaced = (file.path for file in containers if next(iter(copies(file.number)), None))
+    return lost_owners(replaced, None)
 
 
 def _with_corrections(
@@ -552,7 +569,7 @@ def _copy(container: ManifestContainer, target: BinaryIO) -> None:
             before = os.fstat(source.fileno())
             check_unchanged(container, source)
             FileSink(target).copy(source, 0, container.size)
-            copy_metadata(source, target)
+            copy_metadata(source, target, replaces=False)
             os.fsync(target.fileno())
             check_settled(container, source, before)
     except (FileNotFoundError, Damaged) as error:

@@ -405,7 +405,7 @@ class FileRewriter:
         writer = JournalWriter(self._journal, self._file_before(), keep_dropped=False)
         with closing(writer), removing(part), open_part(part) as file:
             outcome = self._write(sink := FileSink(file), writer)
-            copy_metadata(self._source, file)
+            copy_metadata(self._source, file, replaces=False)
             os.fsync(file.fileno())
             check_settled(self._container, self._source, self._before)
             try:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.errors import BadInput, DedupError
+from dedupindex.post_crawl import dedup_all
 from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
@@ -148,6 +149,51 @@ def test_an_owner_that_cannot_be_kept_is_no_success(
     with pytest.raises(DedupError, match="Operation not permitted"):
         run(RewriteJob(plan, out))
     assert content(out) == {}
+
+
+@pytest.fixture
+def of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A set of another user's, for one who may not give files away."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make it")
+    small_set(tmp_path / "in")
+    for path in (tmp_path / "in").rglob("*.warc*"):
+        os.chown(path, 12345, 12345)
+
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    return tmp_path / "in"
+
+
+def test_results_of_files_of_others(of_others: Path, tmp_path: Path) -> None:
+    """They are written, and that they belong to another is said once; so are those of an undo."""
+    (of_others / "deep" / "b.warc.gz").chmod(0o4640)
+    before, out, back = content(of_others), tmp_path / "out", tmp_path / "back"
+    done = typed("dedup", of_others, "--out", out, "--jobs", 1)
+    assert done.status == 0 and done.totals["revisits"] == 19, done.err
+    assert done.err.count("the result does not keep the owner") == 1
+    assert stat.S_IMODE((out / "deep" / "b.warc.gz").stat().st_mode) == 0o640
+    for path in out.rglob("*.warc*"):
+        os.chown(path, 12345, 12345)
+    undone = typed("undedup", out, "--out", back)
+    assert undone.status == 0 and undone.err.count("does not keep the owner") == 1
+    assert content(back).keys() == before.keys() and content(back)["c.warc"] == before["c.warc"]
+
+
+def test_files_of_others_in_place(
+    of_others: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is read in vain: the run fails before it begins."""
+    before = content(of_others)
+    monkeypatch.setattr(dedup_all, "make", lambda *_, **__: 1 / 0)
+    done = typed("dedup", of_others, "--in-place", "--work", tmp_path / "work")
+    assert done.status == 3 and "may not give a file to that" in done.err
+    with pytest.raises(DedupError, match="may not give a file to that"):
+        run(RewriteJob(FakePlan(of_others)))
+    assert content(of_others) == before
+    assert not (of_others / DIRECTORY).exists() and not (tmp_path / "work").exists()
 
 
 def test_files_are_copied_where_the_kernel_cannot(
