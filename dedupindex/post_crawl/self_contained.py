@@ -44,7 +44,7 @@ from dedupindex.urlkey import host_of, is_at, unbracket
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK, Finding
 from dedupindex.warc.arc import DOCUMENT, HEADER
-from dedupindex.warc.gzip_members import Damage
+from dedupindex.warc.gzip_members import Damage, zeros_end
 from dedupindex.warc.random_access import read_range
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import MISSING, BrokenRecord, Record
@@ -191,7 +191,7 @@ def _scan(_: None, task: _ScanTask) -> _SourceScan:
     arc, compression = False, ""
     try:
         with closing(open_window(path, path)) as window, open(task.spool, "wb") as spool:
-            start = window.read(0, 4)
+            start = window.read(zeros_end(window, 0), 4)  # which a reader skips
             compression = "gzip" if start[:2] == b"\x1f\x8b" else "zstd" if is_zstd(start) else ""
             batch: list[_Row] = []
             last: Record | None = None  # its size is known when the reader has gone on

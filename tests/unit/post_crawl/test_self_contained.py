@@ -149,6 +149,18 @@ def test_revisits_of_the_profile_server_not_modified(tmp_path: Path) -> None:
     assert (done.records, done.revisits, done.dangling) == (2, 0, 0)
 
 
+@pytest.mark.parametrize("suffix", ["warc.gz", "warc.zst"])
+def test_zero_bytes_before_the_first_record(tmp_path: Path, suffix: str) -> None:
+    """Its members are copied, not compressed once more."""
+    path = write(tmp_path / f"a.{suffix}", [page(1), copy_of(3, 1)])
+    members = path.read_bytes()
+    path.write_bytes(b"\0" * 16 + members)
+    done = exported(tmp_path, SubsetFilter(), path, out="one.warc.gz")
+    assert (done.records, done.revisits, done.dangling) == (2, 1, 0)
+    records = gzip.decompress((tmp_path / "one.warc.gz").read_bytes())
+    assert records == page(1) + copy_of(3, 1)
+
+
 def test_filters(tmp_path: Path) -> None:
     urls = [b"http://a.example.com/x", b"http://example.com/x", b"http://b.org/x"]
     records = [page(number, Target_URI=url) for number, url in enumerate(urls, 1)]
