@@ -145,6 +145,9 @@ class _ManifestRun:
         self._top, self._options, self._report = top, options, report
         self._entries = read_entries(top)
         self._last = _clean_up(top, self._entries)
+        for number in list(self._entries):
+            if not lines_file(top, number).exists():  # somebody removed it: its file is read again
+                self._forget(number)
 
     def plan(self, files: list[SourceFile]) -> int:
         """Make a task for each new or changed file, drop the others; returns the bytes to read."""
@@ -193,12 +196,14 @@ class _ManifestRun:
             self._report.remarks.update(entry.remarks)
 
     def _drop(self, entry: ManifestEntry) -> None:
-        number = entry.container.number
+        self._forget(entry.container.number)
+        self._report.gone += 1
+
+    def _forget(self, number: int) -> None:
         self._append({"number": number, "gone": True})
         for file in (lines_file, references_file):
             file(self._top, number).unlink(missing_ok=True)
         del self._entries[number]
-        self._report.gone += 1
 
     def _append(self, fields: dict[str, Any]) -> None:
         with open(self._top / CONTAINERS, "ab") as stream:
@@ -300,10 +305,7 @@ def _clean_up(top: Path, entries: dict[int, ManifestEntry]) -> int:
         last = max(last, number)
         if number and number not in entries:
             path.unlink()
-    for number in list(entries):
-        last = max(last, number)
-        if not lines_file(top, number).exists():
-            del entries[number]
+    last = max([last, *entries])
     text = (top / CONTAINERS).read_bytes() if (top / CONTAINERS).exists() else b""
     if text and not text.endswith(b"\n"):  # cut by a kill
         write_file(top / CONTAINERS, text[: text.rfind(b"\n") + 1])

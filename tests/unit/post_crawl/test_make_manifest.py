@@ -166,6 +166,18 @@ def test_only_new_or_changed_files_are_scanned_again(sources: Path, tmp_path: Pa
     assert {number for (number,) in numbers} == set(after.values())
 
 
+def test_a_file_whose_lines_were_removed_is_read_again(sources: Path, tmp_path: Path) -> None:
+    top = tmp_path / "m"
+    made(sources, top)
+    before = {name: len(lines) for name, lines in lines_of(top).items()}
+    (top / "lines" / "00000001.parquet").unlink()
+    again = made(sources, top)
+    assert (again.files, again.known, again.gone, again.lines) == (1, 2, 0, 6)
+    assert {name: len(lines) for name, lines in lines_of(top).items()} == before
+    assert len(open_manifest(top).entries) == 3
+    assert made(sources, top).known == 3
+
+
 def test_other_sources_are_added(sources: Path, tmp_path: Path) -> None:
     top = tmp_path / "m"
     made(sources / "a", top)
