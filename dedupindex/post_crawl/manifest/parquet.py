@@ -227,21 +227,30 @@ def is_outdated(top: Path) -> bool:
 
 
 def read_entries(top: Path) -> dict[int, ManifestEntry]:
-    """Return the containers that were read; an incomplete last line is ignored."""
+    """Return the containers that were read; an incomplete last line is ignored.
+
+    Raises `BadInput` if another line is damaged.
+    """
     entries: dict[int, ManifestEntry] = {}
     try:
-        text = (top / CONTAINERS).read_text("ascii")
+        for line in (top / CONTAINERS).read_text("ascii").split("\n")[:-1]:
+            _take_entry(entries, json.loads(line))
     except FileNotFoundError:
         return entries
-    for line in text.split("\n")[:-1]:
-        fields = json.loads(line)
-        if fields.get("gone"):
-            entries.pop(fields["number"], None)
-            continue
-        problems = [(offset, message) for offset, message in fields.pop("problems")]
-        counts = fields.pop("lines"), fields.pop("records"), problems, fields.pop("remarks", {})
-        entries[fields["number"]] = ManifestEntry(ManifestContainer(**fields), *counts)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise BadInput(
+            f"{top / CONTAINERS} is damaged ({error}): remove the manifest {top} and make it again"
+        ) from error
     return entries
+
+
+def _take_entry(entries: dict[int, ManifestEntry], fields: dict[str, Any]) -> None:
+    if fields.get("gone"):
+        entries.pop(fields["number"], None)
+        return
+    problems = [(offset, message) for offset, message in fields.pop("problems")]
+    counts = fields.pop("lines"), fields.pop("records"), problems, fields.pop("remarks", {})
+    entries[fields["number"]] = ManifestEntry(ManifestContainer(**fields), *counts)
 
 
 def lines_file(top: Path, container: int) -> Path:

@@ -151,10 +151,19 @@ class Plan:
         self._containers: dict[int, ManifestContainer] = {}
         self._outside: dict[int, ManifestContainer] = {}
         for part in parts:  # all name the same set, and each its own files outside of it
-            for text in (part / CONTAINERS).read_text("ascii").splitlines():
-                fields = json.loads(text)
-                containers = self._outside if fields.pop("outside") else self._containers
-                containers[fields["number"]] = ManifestContainer(**fields)
+            try:
+                self._add_containers((part / CONTAINERS).read_text("ascii"))
+            except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+                raise BadInput(
+                    f"{part / CONTAINERS} is damaged ({error}): remove the plan {path} and make "
+                    "it again"
+                ) from error
+
+    def _add_containers(self, lines: str) -> None:
+        for text in lines.splitlines():
+            fields = json.loads(text)
+            containers = self._outside if fields.pop("outside") else self._containers
+            containers[fields["number"]] = ManifestContainer(**fields)
 
     def containers(self) -> dict[int, ManifestContainer]:
         """Return the containers of the set, by number, with or without anything to rewrite."""

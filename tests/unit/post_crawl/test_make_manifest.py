@@ -30,6 +30,9 @@ from dedupindex.post_crawl.manifest.parquet import (
     open_manifest,
 )
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
+from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
+from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
+from dedupindex.post_crawl.plan.plan_file import open_plan
 from dedupindex.post_crawl.plan.warcsum_format import Hint, read_text, text_line
 from dedupindex.runtime.files import exclusive
 from tests.support.commands import typed
@@ -176,6 +179,26 @@ def test_a_file_whose_lines_were_removed_is_read_again(sources: Path, tmp_path: 
     assert {name: len(lines) for name, lines in lines_of(top).items()} == before
     assert len(open_manifest(top).entries) == 3
     assert made(sources, top).known == 3
+
+
+@pytest.mark.parametrize("damage", [b"{", b"\xff", b"[1]", b'{"number": 1}'])
+def test_a_damaged_list_of_containers_is_named(
+    sources: Path, tmp_path: Path, damage: bytes
+) -> None:
+    top, plan = tmp_path / "m", tmp_path / "p"
+    made(sources, top)
+    resolve([top], plan, ResolveOptions(GroupingRule(), threads=1))
+    for file, reader in (
+        (top / "containers.jsonl", open_manifest),
+        (plan / "part-1-of-1" / "containers.jsonl", open_plan),
+    ):
+        first, rest = file.read_bytes().split(b"\n", 1)
+        file.write_bytes(damage + b"\n" + rest)
+        with pytest.raises(BadInput, match="make it again") as found:
+            reader(file.parent if reader is open_manifest else plan)
+        assert str(file) in str(found.value)
+        file.write_bytes(first + b"\n" + rest)
+    assert len(open_manifest(top).entries) == len(open_plan(plan).containers()) == 3
 
 
 def test_other_sources_are_added(sources: Path, tmp_path: Path) -> None:
