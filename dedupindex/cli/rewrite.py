@@ -144,9 +144,6 @@ def command(
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
-        files = (file.path for file in job.containers().values())
-        if results is not None and (lost := lost_owners(files, results)):
-            say(f"warning: {lost}")
         status = _rewrite(job, jobs, sent, cluster)
     written = {str(results)} if results else {one.root for one in own.values()}
     whole = dry_run or _write_lists(sorted(written), offsets, cdxj, jobs)
@@ -250,6 +247,9 @@ def _rewrite(
     totals, read = _RewriteReport(job), 0
     found, containers = totals.found, job.containers()
     count, total = len(containers), sum(file.size for file in containers.values())
+    paths = (file.path for file in containers.values())
+    if job.out is not None and (lost := lost_owners(paths, job.out)):
+        say(f"warning: {lost}")
     with show_progress() as progress:
         progress(ProgressUpdate("rewriting", 0, total))
         for outcome in rewrite(job, processes, cluster=cluster):
