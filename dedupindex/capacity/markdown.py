@@ -121,12 +121,12 @@ def post_crawl_table(size: float, inputs: Table) -> str:
         [
             _post_crawl_rates(size, costs.captures, rates),
             _table(heads, rows),
-            f"* Requests: {costs.gets:,.0f} GET and {costs.puts:,.0f} PUT cost "
-            f"${costs.request_cost:,.2f}; {costs.bytes_read / 1e12:,.1f} TB are read and "
+            f"* Requests: {costs.gets:,.0f} GET, {costs.heads:,.0f} HEAD and {costs.puts:,.0f} PUT "
+            f"cost ${costs.request_cost:,.2f}; {costs.bytes_read / 1e12:,.1f} TB are read and "
             f"{costs.bytes_written / 1e12:,.1f} TB written.\n"
             f"* The hours take the store for as quick as the network. If all files have one prefix "
-            f"and it answers {rates['gets_per_prefix_s']:,g} GETs a second, the GETs alone take "
-            f"{costs.hours_of_gets:,.1f} hours, with any number of machines.\n"
+            f"and it answers {rates['gets_per_prefix_s']:,g} GETs and HEADs a second, these alone "
+            f"take {costs.hours_of_gets:,.1f} hours, with any number of machines.\n"
             f"* A dry run reads {costs.dry_run_bytes_read / 1e12:,.1f} TB, and the run after it "
             f"reads {costs.bytes / 1e12:,.1f} TB less than without one; the same command "
             f"after a complete run reads {costs.rerun_bytes_read / 1e12:,.1f} TB and writes "

@@ -37,7 +37,10 @@ class PostCrawlCosts:
     rerun_bytes_read: float  # by the same command after a complete run
     bytes_written: float
     gets: float
-    hours_of_gets: float  # at the rate of one prefix of the store, with any number of machines
+    heads: float
+    hours_of_gets: (
+        float  # and of HEADs, at the rate of one prefix of the store, with any number of machines
+    )
     puts: float
     request_cost: float  # dollars
     bytes_saved: float
@@ -63,13 +66,15 @@ def post_crawl_costs(size: float, inputs: Table) -> PostCrawlCosts:
     again = compared + written + verified
     gets = (size + again) / rates["bytes_per_get"] + 2 * copies
     puts = written / rates["bytes_per_put"] + 2 * files  # to begin and to complete an upload
-    cost = gets * prices["price_per_1000_gets"] + puts * prices["price_per_1000_puts"]
+    heads = files * rates["heads_per_file"] + copies * rates["heads_per_original"]
+    reads = gets + heads  # which have one price, and one limit
+    cost = reads * prices["price_per_1000_gets"] + puts * prices["price_per_1000_puts"]
     monthly = prices["price_per_gb_month"] / 1e9
     on_driver = rates["state_bytes_per_capture"] + rates["grouping_bytes_per_capture"]
     return PostCrawlCosts(
         bytes=size, captures=captures, bytes_read=size + again, dry_run_bytes_read=size + compared,
         rerun_bytes_read=again, bytes_written=written, gets=gets,
-        hours_of_gets=gets / rates["gets_per_prefix_s"] / 3600, puts=puts,
+        heads=heads, hours_of_gets=reads / rates["gets_per_prefix_s"] / 3600, puts=puts,
         request_cost=cost / 1000, bytes_saved=saved, saved_per_month=saved * monthly,
         both_per_month=(size + written) * monthly, driver_disk=captures * on_driver,
     )  # fmt: skip

@@ -25,7 +25,7 @@ from dedupindex.object_store.copied_parts import (
 )
 from dedupindex.object_store.read_object import MOST, RemoteFile
 from dedupindex.object_store.store_address import S3, redacted, scheme_of
-from dedupindex.object_store.stores import facts_or_none, store_of, with_retries
+from dedupindex.object_store.stores import ObjectFacts, facts_or_none, store_of, with_retries
 from dedupindex.object_store.write_object import remove_object
 from dedupindex.runtime.atomic_replace import CopiedRange
 
@@ -162,13 +162,16 @@ def _is_object(file: BinaryIO, address: str) -> bool:
 
 
 @contextmanager
-def fetched(address: str, size: int, version: int | None = None) -> Iterator[BinaryIO]:
+def fetched(
+    address: str, size: int, version: int | None = None, known: ObjectFacts | None = None
+) -> Iterator[BinaryIO]:
     """Yield all of an object as a temporary file without a name, opened for reading.
 
     Raises `Damaged` unless it has this size, and this version if one is given, before and after.
+    `known` saves a request.
     """
     with NamedTemporaryFile(prefix="dedupindex-", buffering=0) as beside:
-        with RemoteFile(address, in_order=True) as remote:
+        with RemoteFile(address, known, in_order=True) as remote:
             if remote.size != size or version not in (None, remote.facts.version):
                 raise Damaged("it has changed since it was scanned")
             while data := remote.read(MOST):
@@ -185,9 +188,9 @@ def fetched(address: str, size: int, version: int | None = None) -> Iterator[Bin
 class PartialCopy:
     """A temporary file of the size of an object, with the ranges of it that were asked for."""
 
-    def __init__(self, address: str) -> None:
-        """Raises `BadSource`."""
-        self._remote = RemoteFile(address)
+    def __init__(self, address: str, known: ObjectFacts | None = None) -> None:
+        """`known` saves a request; raises `BadSource`."""
+        self._remote = RemoteFile(address, known)
         self.size, self.version = self._remote.size, self._remote.facts.version
         self.file: BinaryIO = TemporaryFile(prefix="dedupindex-", buffering=0)  # noqa: SIM115
         os.ftruncate(self.file.fileno(), self.size)

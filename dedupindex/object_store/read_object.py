@@ -17,7 +17,7 @@ from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dedupindex.errors import SOURCE_ERRORS, BadSource
-from dedupindex.object_store.store_address import WEB, is_remote, redacted, scheme_of
+from dedupindex.object_store.store_address import S3, WEB, is_remote, redacted, scheme_of
 from dedupindex.object_store.stores import (
     ObjectFacts,
     error_text,
@@ -187,9 +187,7 @@ class RemoteFile(_BinaryFile):
         """Read once; the result may be short."""
         if self._spooled is None:
             if self._opened is None:
-                store, path = store_of(self._address)
-                size = {"size": self.size} if scheme_of(self._address) in WEB else {}
-                self._opened = store.open(path, "rb", cache_type="none", **size)
+                self._opened = self._open()
             try:
                 return self._read_opened(offset, length)
             except ValueError:  # fsspec raises it for a web server without range requests
@@ -198,6 +196,24 @@ class RemoteFile(_BinaryFile):
                 self._spooled = with_retries(self._address, self._spool)
         self._spooled.seek(offset)
         return self._spooled.read(length)
+
+    def _open(self) -> Any:
+        """Open the object with fsspec, without a request where its facts are enough.
+
+        S3 is asked with each range whether the ETag is still the same, so that bytes of an object
+        that was replaced never come.
+        """
+        store, path = store_of(self._address)
+        scheme, stamp = scheme_of(self._address), self.facts.stamp
+        is_etag = scheme in S3 and stamp.startswith('"')
+        if not is_etag and scheme not in WEB:
+            return store.open(path, "rb", cache_type="none")
+        opened = store.open(path, "rb", cache_type="none", size=self.size)
+        if is_etag:
+            opened.details = {"name": path, "size": self.size, "ETag": stamp}
+            if not store.local_expiry_check:  # then it compares the ETag of each answer
+                opened.read_kw = {**opened.read_kw, "IfMatch": stamp}
+        return opened
 
     def _read_opened(self, offset: int, length: int) -> bytes:
         """Read with fsspec.

@@ -16,7 +16,12 @@ from dedupindex.errors import Damaged
 from dedupindex.object_store import ObjectFacts, facts_or_none, is_remote, task_rows
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
-from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, to_verify
+from dedupindex.post_crawl.rewrite.result_place import (
+    DirectoryPlace,
+    StoredPath,
+    StorePlace,
+    to_verify,
+)
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.stored_journal import StoredJournal, download, stored_offsets
 from dedupindex.runtime.atomic_replace import Untouched, hash_of
@@ -64,6 +69,7 @@ class Proof:
 class VerifyJob(NamedTuple):
     job: RewriteJob
     damaged: frozenset[str]  # paths of files in which not all members could be found
+    seen: dict[int, ObjectFacts] | None = None  # of results in a store, by number; of a process
 
 
 def verify_containers(
@@ -77,13 +83,13 @@ def verify_containers(
     case. On a Spark `cluster` files are not divided. Yields one proof for each file, in any order.
     """
     if cluster is not None:
-        yield from _verify_on(cluster, verify_job, containers)
+        yield from _verify_on(cluster, verify_job._replace(seen={}), containers)
         return
     parts = verify_job.job.plan.parts(jobs)
     tasks = [_VerifyTask(file, part) for file in containers for part in parts[file.number]]
     proofs: defaultdict[int, list[Proof]] = defaultdict(list)
     again = []
-    for file, proof in side_by_side(_verify, verify_job, tasks, jobs):
+    for file, proof in side_by_side(_verify, verify_job._replace(seen={}), tasks, jobs):
         found = proofs[file.number]
         found.append(proof)
         if len(found) < len(parts[file.number]):
@@ -97,7 +103,7 @@ def verify_containers(
         else:
             again.append(_VerifyTask(file, range(file.size)))
         del proofs[file.number]
-    for file, proof in side_by_side(_verify, verify_job, again, jobs):
+    for file, proof in side_by_side(_verify, verify_job._replace(seen={}), again, jobs):
         whole = Proof(1, file.size)
         whole.add(proof)
         yield whole
@@ -200,6 +206,7 @@ def _verify_on_executor(pair: _StoredPair) -> Iterator[Proof]:
         if proof.sound or last:
             yield proof
             return
+        places = places.as_they_are()
 
 
 class _OriginalPlaces(NamedTuple):
@@ -213,20 +220,32 @@ class _OriginalPlaces(NamedTuple):
         """See `verify.locate_originals.FindOriginal`."""
         return self.hints.get((wanted.url, timestamp14(wanted.date)), ())
 
+    def as_they_are(self) -> _OriginalPlaces:
+        """Return the same places without what is known of their objects."""
+        hints = {
+            key: {hint._replace(file=_without_facts(hint.file)) for hint in found}
+            for key, found in self.hints.items()
+        }
+        return self._replace(hints=hints)
+
+
+def _without_facts(path: Place) -> Place:
+    return StoredPath(path.address) if isinstance(path, StoredPath) else path
+
 
 def _original_places(
     verify_job: VerifyJob, container: ManifestContainer, part: range
 ) -> _OriginalPlaces:
-    job, damaged = verify_job
+    job, damaged, _ = verify_job
     outside = job.plan.outside()
-    places = _OriginalPlaces([], {}, _moved(job, container, part))
+    places = _OriginalPlaces([], {}, _moved(verify_job, container, part))
     files: dict[int, tuple[Place, OffsetMap | None]] = {}
     for planned in job.plan.copies(container.number, part):
         line, original = planned.line, planned.original
         number = original.container
         places.members.append((line.offset, line.offset + line.stored))
         if number not in files:
-            files[number] = _file_now(job, number)
+            files[number] = _file_now(verify_job, number)
         path, moved = files[number]
         sound = number not in outside and job.plan.container(number).path not in damaged
         offset = moved.new(original.offset) if moved else original.offset
@@ -235,16 +254,17 @@ def _original_places(
     return places
 
 
-def _moved(job: RewriteJob, container: ManifestContainer, part: range) -> range:
+def _moved(verify_job: VerifyJob, container: ManifestContainer, part: range) -> range:
     """Return where a part of a file is now."""
     if part == range(container.size):
         return part
-    _, moved = _file_now(job, container.number)
+    _, moved = _file_now(verify_job, container.number)
     return range(moved.new(part.start), moved.new(part.stop)) if moved else part
 
 
-def _file_now(job: RewriteJob, number: int) -> tuple[Place, OffsetMap | None]:
+def _file_now(verify_job: VerifyJob, number: int) -> tuple[Place, OffsetMap | None]:
     """Return where a file of the plan is now, and its offsets there if they are others."""
+    job = verify_job.job
     container = job.plan.container(number)
     if number in job.plan.outside():
         return to_verify(container.path), None
@@ -252,11 +272,30 @@ def _file_now(job: RewriteJob, number: int) -> tuple[Place, OffsetMap | None]:
         return _object_now(container)
     place = DirectoryPlace(Path(container.root)) if job.out is None else job.place
     root, name = place.state, container.name
-    path, journal = place.verified(name), Journal(root, name)
-    if place.size(name) in (None, container.size) or not journal.exists():
+    journal = Journal(root, name)
+    if isinstance(place, StorePlace):
+        path, size = _result_now(verify_job, place, container)
+    else:
+        path, size = place.verified(name), place.size(name)
+    if size in (None, container.size) or not journal.exists():
         return path, None  # a missing file is not looked for among the sources
     now = journal.lines.stat()
     return path, _offsets(root, name, (now.st_ino, now.st_mtime_ns, now.st_size))
+
+
+def _result_now(
+    verify_job: VerifyJob, place: StorePlace, container: ManifestContainer
+) -> tuple[Place, int | None]:
+    """Return a result in a store and its size; its facts are requested once in a process.
+
+    They are hints: what is read of it must still have its ETag.
+    """
+    seen = {} if verify_job.seen is None else verify_job.seen
+    known = seen.get(container.number) or place.facts(container.name)
+    if known is None:
+        return place.verified(container.name), None
+    seen[container.number] = known
+    return StoredPath(place.shown(container.name), known), known.size
 
 
 def _object_now(container: ManifestContainer) -> tuple[Place, OffsetMap | None]:

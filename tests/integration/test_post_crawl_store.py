@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from dedupindex.capacity.rates import load
 from dedupindex.capture import Problem
 from dedupindex.errors import DedupError
 from dedupindex.object_store import create_object, stores, with_retries
@@ -145,6 +146,24 @@ def test_as_on_one_machine(stored: Stored) -> None:
     typed("verify", "--against", stored.warcs, f"{url}/back", "--records")
     typed("undedup", f"{url}/smaller", "--out", f"{url}/back", *back, status=7)  # all exist
     assert stored.results("warcs") == before
+
+
+def test_the_facts_of_an_object_are_requested_once_for_a_task(
+    stored: Stored, tmp_path: Path
+) -> None:
+    """A few times for each file, and once for each file of originals that a file refers to."""
+    into = ("--out", f"{stored.bucket.url}/counted", "--state", tmp_path / "state", *ONE)
+    output, _ = typed("dedup", stored.warcs, *into, "--json", status=7)
+    pairs = {
+        (path.name, original)
+        for path in (tmp_path / "state" / ".rewrite").glob("*.jsonl")
+        for line in path.read_text().splitlines()[1:-1]
+        if (original := json.loads(line).get("name"))
+    }
+    assert len(pairs) > 2
+    sent = json.loads(output)["requests"]
+    heads = load()["post_crawl"]["heads_per_file"] * 5 + len(pairs)
+    assert heads - 10 < sent["head"] <= heads
 
 
 def test_damaged_undo_data_of_results_in_a_store(stored: Stored, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from blake3 import blake3
 from dedupindex.capture import Covers
 from dedupindex.digest import Hash, new_hash
 from dedupindex.errors import BadDigest, BadSource, Damaged
-from dedupindex.object_store import PartialCopy, facts_or_none, is_remote
+from dedupindex.object_store import ObjectFacts, PartialCopy, facts_or_none, is_remote
 from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer, header_hash
 from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS
 from dedupindex.post_crawl.plan.compare_payloads import in_step
@@ -101,6 +101,7 @@ class OriginalFiles:
         self._plan, self._locked, self._busy, self._own = plan, locked, busy, own
         self._open: OrderedDict[int, tuple[BinaryIO, OffsetMap | None]] = OrderedDict()
         self._copies: OrderedDict[int, PartialCopy] = OrderedDict()  # of objects
+        self._facts: dict[int, ObjectFacts] = {}  # of these, and of those that were closed
         self._moved: dict[int, OffsetMap] = {}  # in those that a run in place has replaced
         self._urls, self._reader = urls, RecordReader(urls)
         self._fetched: BinaryIO | None = None  # the record that was read last
@@ -133,6 +134,7 @@ class OriginalFiles:
         """Let a record of an object store be read anew; return whether it is of one."""
         copy = self._copies.pop(line.container, None)
         self._moved.pop(line.container, None)
+        self._facts.pop(line.container, None)
         if copy is not None:
             copy.close()
         return copy is not None
@@ -161,9 +163,11 @@ class OriginalFiles:
         """Read a record of an object store by range; raises `BadSource` if that does not answer."""
         copy = self._copies.get(line.container)
         if copy is None:
-            if facts_or_none(container.path) is None:
+            found = self._facts.get(line.container) or facts_or_none(container.path)
+            if found is None:
                 raise NotRewritable("original-gone", f"{container.path} is not in the store")
-            copy = self._copies[line.container] = PartialCopy(container.path)
+            self._facts[line.container] = found
+            copy = self._copies[line.container] = PartialCopy(container.path, found)
             if len(self._copies) > _OPEN_FILES:
                 number, oldest = self._copies.popitem(last=False)
                 self._moved.pop(number, None)

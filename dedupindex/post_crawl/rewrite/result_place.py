@@ -12,13 +12,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.object_store import (
+    ObjectFacts,
     RemoteFile,
     copy_object,
     copy_source,
@@ -69,17 +70,20 @@ def opened_source(file: ManifestContainer | SourceFile) -> Iterator[BinaryIO]:
         with open_for_reading(file.path) as source:
             yield source
         return
-    if facts_or_none(file.path) is None:
+    found = facts_or_none(file.path)
+    if found is None:
         raise Untouched("it was removed from the store since it was scanned")
     with ExitStack() as stack:
         for _ in range(_READS):
             stack.close()
             try:
-                source = stack.enter_context(fetched(file.path, file.size, file.mtime_ns))
+                reading = fetched(file.path, file.size, file.mtime_ns, found)
+                source = stack.enter_context(reading)
             except Damaged as error:
                 raise Untouched(str(error)) from error
             if isinstance(file, SourceFile) or content_hash(source) == file.content_hash:
                 break
+            found = None  # it is asked for again
         yield source
 
 
@@ -195,14 +199,18 @@ class StorePlace(ResultPlace):
         self._address = address.rstrip("/")
 
     def size(self, name: str) -> int | None:
-        found = facts_or_none(self.shown(name))
+        found = self.facts(name)
         return None if found is None else found.size
 
+    def facts(self, name: str) -> ObjectFacts | None:
+        """Request the facts of a result, None if there is none."""
+        return facts_or_none(self.shown(name))
+
     def opened(self, name: str) -> BinaryIO:
-        size = self.size(name)
-        if size is None:
+        found = self.facts(name)
+        if found is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.shown(name))
-        with fetched(self.shown(name), size) as file:
+        with fetched(self.shown(name), found.size, known=found) as file:
             return open(os.dup(file.fileno()), "rb", buffering=0)
 
     def has(self, file: BinaryIO, name: str) -> bool:
@@ -276,9 +284,13 @@ def place_of(store: str, state: Path) -> ResultPlace:
 
 @dataclass(frozen=True)
 class StoredPath(Elsewhere):
-    """An object, or a prefix, that `verify` reads by range."""
+    """An object, or a prefix, that `verify` reads by range; `known` saves a request for its facts.
+
+    If the object has others by then, it cannot be read.
+    """
 
     address: str
+    known: ObjectFacts | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return redacted(self.address)
@@ -308,7 +320,7 @@ class _StoredFile(File):
     def __init__(self, path: StoredPath) -> None:
         self.path = path
         try:
-            self._remote = RemoteFile(path.address)
+            self._remote = RemoteFile(path.address, path.known)
         except BadSource as error:
             raise UnreadableFile(str(error)) from error
         self.size = self._remote.size

@@ -319,6 +319,19 @@ def test_server_error_does_not_mean_missing(
         remote.facts_or_none(address)
 
 
+def test_a_range_is_one_request_for_the_version_whose_facts_are_known(bucket: Bucket) -> None:
+    address = bucket.put("noise", bytes(1000))
+    known = remote.facts(address)
+    bucket.server.requests.clear()
+    with RemoteFile(address, known) as file:
+        assert file.range(5, 9) == bytes(5)
+        assert [method for method, *_ in bucket.server.requests] == ["GET"]
+        bucket.put("noise", b"1" * 1000)
+        assert file.range(5, 9) == b"" and file.changed()
+    with RemoteFile(address, known) as file:  # it was replaced before the first range
+        assert file.range(5, 9) == b"" and file.changed()
+
+
 @pytest.mark.parametrize("glob", ["", "*.warc", "**/*.warc"])
 def test_a_page_that_cannot_be_read_is_not_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, glob: str

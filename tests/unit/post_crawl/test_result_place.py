@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from dedupindex.object_store import facts
 from dedupindex.post_crawl.rewrite.result_place import StoredPath
 from dedupindex.verify.file_bytes import UnreadableFile
 from tests.support.commands import typed
@@ -52,6 +53,22 @@ def test_an_object_that_becomes_shorter_cannot_be_read(buckets: Callable[[], Buc
         assert file.read(9, 5) == bytes(5)  # as it was when it was opened
         with pytest.raises(UnreadableFile):
             file.read(2 * BLOCK, 5)
+
+
+def test_an_object_is_not_read_with_facts_that_it_no_longer_has(
+    buckets: Callable[[], Bucket],
+) -> None:
+    bucket = buckets()
+    path = StoredPath(bucket.put("noise", bytes(BLOCK)))
+    known = StoredPath(path.address, facts(path.address))
+    assert known == path
+    bucket.server.requests.clear()
+    with closing(known.open(scattered=True)) as file:
+        assert file.read(5, 5) == bytes(5)
+    assert len(bucket.server.requests) == 1
+    bucket.put("noise", bytes(9) + b"1" * (BLOCK - 9))
+    with closing(known.open(scattered=True)) as file, pytest.raises(UnreadableFile):
+        file.read(5, 5)
 
 
 def test_verification_reads_little_more_than_the_files(
