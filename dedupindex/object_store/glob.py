@@ -17,6 +17,7 @@ from dedupindex.object_store.stores import (
     facts_of,
     facts_or_none,
     given_up,
+    missing,
     request_info,
     store_of,
     with_retries,
@@ -60,7 +61,7 @@ def find_objects(address: str) -> Iterator[FoundObject]:
     if not listing and _is_glob(address):
         raise BadSource(f"nothing matches {redacted(address)}")
     if not listing and scheme_of(address) not in WEB:
-        raise BadSource(f"{redacted(address)} cannot be read: nothing is there")
+        raise BadSource(f"{redacted(address)} cannot be read: {missing(address)}")
     names = sorted(listing)
     addresses = [address_of(name, address, path) for name in names]
     infos = [listing[name] for name in names]

@@ -36,6 +36,12 @@ _REFUSED_CREDENTIALS = frozenset(
     }
 )  # fmt: skip
 """Codes of S3 for what is wrong on the machine that asks, and not with the object."""
+_NO_BUCKET = "NoSuchBucket"  # a code of S3, perhaps of another store than was meant
+_BUCKET = (
+    "is the name of the bucket right, and for a store other than AWS the AWS_ENDPOINT_URL of this "
+    "machine (docs/batch.md)?"
+)
+_INVALID = "ParamValidationError"  # of botocore, which sends nothing then
 _GONE = (404, 410)
 _PASSING_STATUSES = (408, 425, 429)
 _QUERY = re.compile(r"(https?://[^\s'\"?]+)\?[^\s'\")]+")
@@ -189,7 +195,8 @@ def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
             if isinstance(failed, _Unlisted) and isinstance(failed.__cause__, OSError):
                 error, where = failed.__cause__, str(failed)
             if is_lasting(error) or number == tries:
-                why = missing(where) if isinstance(error, FileNotFoundError) else error_text(error)
+                gone = isinstance(error, FileNotFoundError) and _NO_BUCKET not in _codes(error)
+                why = missing(where) if gone else error_text(error)
                 raise given_up(
                     f"{redacted(where)} cannot be {done}: {why}", error, number
                 ) from error
@@ -200,8 +207,11 @@ def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
 def given_up(message: str, error: Exception, tries: int) -> BadSource | StoreUnavailable:
     """Return the error for a request that has failed so often; it says whether that may pass."""
     times = f" (tried {tries} times)" if tries > 1 else ""
-    if _lacks_credentials(error):  # of this machine; on a cluster others may have them
+    # What is wrong on this machine may be right on others of a cluster.
+    if _lacks_credentials(error):
         return StoreUnavailable(f"{message}, on {socket.gethostname()}: {_NEEDED}")
+    if _NO_BUCKET in _codes(error):
+        return StoreUnavailable(f"{message}, on {socket.gethostname()}: {_BUCKET}")
     kind = BadSource if is_lasting(error) else StoreUnavailable
     return kind(f"{message}{times}")
 
@@ -219,14 +229,22 @@ def is_lasting(error: Exception) -> bool:
     if isinstance(status, int) and 400 <= status < 500:
         return status not in _PASSING_STATUSES
     name = type(error).__name__  # of packages that may not be installed
-    return isinstance(error, _LASTING) or _lacks_credentials(error) or name == "FileExpired"
+    if name in ("FileExpired", _INVALID) or _NO_BUCKET in _codes(error):
+        return True
+    return isinstance(error, _LASTING) or _lacks_credentials(error)
 
 
 def _lacks_credentials(error: Exception) -> bool:
     error = _answered(error)
-    answer = getattr(error.__cause__, "response", None)  # of botocore
-    code = answer.get("Error", {}).get("Code") if isinstance(answer, dict) else None
-    return "Credential" in type(error).__name__ or code in _REFUSED_CREDENTIALS
+    refused = not _REFUSED_CREDENTIALS.isdisjoint(_codes(error))
+    return "Credential" in type(error).__name__ or refused
+
+
+def _codes(error: Exception) -> set[str]:
+    """Return the codes of S3 in an error of botocore, or in the one that caused it."""
+    error = _answered(error)
+    answers = (getattr(one, "response", None) for one in (error, error.__cause__))
+    return {one.get("Error", {}).get("Code", "") for one in answers if isinstance(one, dict)}
 
 
 def _answered(error: Exception) -> Exception:
@@ -243,13 +261,19 @@ def _answered(error: Exception) -> Exception:
 
 
 def missing(address: str) -> str:
-    return f"nothing is there (is the {scheme_of(address)} address right?)"
+    scheme = scheme_of(address)
+    if scheme not in S3:
+        return f"nothing is there (is the {scheme} address right?)"
+    bucket, _, key = redacted(address).partition("://")[2].partition("/")
+    return f"nothing is there (are bucket {bucket} and key {key} right?)"
 
 
 def error_text(error: Exception) -> str:
     """Return the text of an error, without the query strings of addresses."""
     error = _answered(error)
     text = str(error) or type(error).__name__
+    if type(error).__name__ == _INVALID:  # which goes on with a pattern, say
+        text = text.partition("\n")[2].partition(": Bucket name must")[0]
     return _QUERY.sub(r"\1", text)
 
 

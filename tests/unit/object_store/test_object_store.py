@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 from zipfile import ZipFile
 
@@ -388,6 +389,27 @@ def test_lasting_failures_are_not_retried(bucket: Bucket, tmp_path: Path) -> Non
         with pytest.raises(BadSource, match=message) as caught:
             built(tmp_path / "index", address)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["one.warc.gz", "folder/", "*.warc.gz"])
+def test_a_bucket_that_is_not_there_ends_a_run_at_once(bucket: Bucket, key: str) -> None:
+    """On a machine that asks another store, say, which the message names."""
+    bucket.server.requests.clear()
+    wrong = f"does not exist, on {gethostname()}: .*AWS_ENDPOINT_URL"
+    with pytest.raises(StoreUnavailable, match=wrong):
+        remote.facts(f"s3://none-of-ours/{key}")
+    assert len(bucket.server.requests) == 2
+    with pytest.raises(StoreUnavailable, match=wrong):
+        list(remote.find_objects(f"s3://none-of-ours/{key}"))
+    assert len(bucket.server.requests) <= 4
+
+
+def test_a_wrong_name_of_a_bucket_or_of_an_object_is_named(bucket: Bucket) -> None:
+    for key in ("one.warc.gz", "folder/"):
+        with pytest.raises(BadSource, match='cannot be read: Invalid bucket name "a bucket"$'):
+            list(remote.find_objects(f"s3://a bucket/{key}"))
+        with pytest.raises(BadSource, match=f"are bucket {bucket.name} and key {key} right"):
+            list(remote.find_objects(f"{bucket.url}/{key}"))
 
 
 def test_signatures_are_neither_kept_nor_shown(tmp_path: Path) -> None:
