@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 
@@ -96,23 +97,30 @@ class FixedCosts:
 
 def published_fleets(inputs: Table) -> list[FleetPlan]:
     """Return the published plan, by its own rates: hashing is limited only by the network."""
-    return _fleets(inputs, inputs["published"]["rows_per_core_s"], inf)
+    published = inputs["published"]
+    return _fleets(inputs, published["rows_per_core_s"], inf, published["cores"])
 
 
 def measured_fleets(inputs: Table) -> list[FleetPlan]:
     """Return the plan by measured rates: hashing is limited by the network or the cores."""
     rates = inputs["documents"]
-    return _fleets(inputs, rates["rows_per_core_s"], rates["hash_mb_per_core_s"] * 1e6)
+    return _fleets(inputs, rates["rows_per_core_s"], rates["hash_mb_per_core_s"] * 1e6, {})
 
 
-def _fleets(inputs: Table, rows_per_core: float, bytes_per_core: float) -> list[FleetPlan]:
-    """`rows_per_core` and `bytes_per_core` are deduplicated and hashed per second."""
+def _fleets(
+    inputs: Table, rows_per_core: float, bytes_per_core: float, counted: Mapping[str, float]
+) -> list[FleetPlan]:
+    """`rows_per_core` and `bytes_per_core` are deduplicated and hashed per second.
+
+    `counted` has the cores of an instance if they are not those of the inputs.
+    """
     plans, published = [], inputs["published"]
     for instance in inputs["instance"]:
-        speed = min(instance["gbps"] * 1024**3 / 8, instance["cores"] * bytes_per_core)
+        cores = counted.get(instance["name"], instance["cores"])
+        speed = min(instance["gbps"] * 1024**3 / 8, cores * bytes_per_core)
         for hashing, deduping in published["scalings"]:
             hash_hours = published["bytes"] / (hashing * speed) / 3600
-            rows_s = deduping * instance["cores"] * rows_per_core
+            rows_s = deduping * cores * rows_per_core
             dedup_hours = published["documents"] / rows_s / 3600
             cost = (hash_hours * hashing + dedup_hours * deduping) * instance["price_per_hour"]
             plans.append(

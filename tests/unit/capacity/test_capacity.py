@@ -49,9 +49,18 @@ def test_the_published_table_comes_out_to_the_cent() -> None:
             assert row.dedup_hours == pytest.approx(some[0].dedup_hours / row.deduping)
 
 
+def test_cores_of_the_instances() -> None:
+    """As many as the provider states; the published plan counts others for one of them."""
+    cores = {one["name"]: one["cores"] for one in load()["instance"]}
+    assert cores == {"m5.8xlarge": 32, "m6g.12xlarge": 48, "m5zn.6xlarge": 24, "m5zn.12xlarge": 48}
+    rows = {row.instance: row.dedup_hours for row in documents.measured_fleets(load())[::6]}
+    assert rows["m5zn.6xlarge"] == pytest.approx(2 * rows["m5zn.12xlarge"])
+
+
 def test_hashing_is_limited_by_cores_or_network() -> None:
     inputs = load()
     inputs["documents"].update(hash_mb_per_core_s=50, rows_per_core_s=275000)
+    inputs["published"]["cores"] = {}
     rows, published = documents.measured_fleets(inputs), documents.published_fleets(inputs)
     assert [row.hash_hours for row in rows[:6]] == [row.hash_hours for row in published[:6]]
     assert rows[-6].hash_hours == pytest.approx(1024**5 / (48 * 50e6) / 3600)
