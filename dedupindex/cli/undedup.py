@@ -42,6 +42,7 @@ from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files, sets_below
 from dedupindex.post_crawl.undo_damage import index_originals, known_hosts
+from dedupindex.post_crawl.undo_places import Results, results_in, stored_results
 from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, removing
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import printable
@@ -61,6 +62,7 @@ bin/undedup /data/rewritten --out /data/again   # every record as it was
 bin/undedup /data/rewritten --dry-run           # check that all can be restored
 bin/undedup /data/rewritten --out /data/again --originals /data/older
 bin/undedup s3://bucket/smaller --state ~/state --out s3://bucket/again
+bin/undedup s3://bucket/smaller/2020/ --state ~/state --out s3://bucket/again    # a part
 bin/undedup s3://bucket/warcs --in-place        # as before bin/dedup --in-place, bit for bit
 """
 _MEANT = f"name the directory that bin/dedup wrote; a copy of that needs its {DIRECTORY}, too"
@@ -100,7 +102,8 @@ def command(
         check_creatable(out)
     if in_place and state is None and check_replaceable(map(str, directories)):
         return undo_below(list(map(str, directories)), jobs, dry=dry_run)
-    journals = _journals(directories, state)
+    results = _results_at(directories, state)
+    journals = [one.directory for one in results]
     if in_place:
         sets = _sets(journals)
         if dry_run:
@@ -117,7 +120,7 @@ def command(
             task, place = task._replace(out=target), StorePlace(out, target)
         elif isinstance(out, Path):
             task = task._replace(out=out)
-        status = _restore(journals, task, place, originals, jobs)
+        status = _restore(results, task, place, originals, jobs)
         for line in sent_requests(requests).lines():
             say(line)
     if out is not None and not dry_run and not wants_json():
@@ -152,13 +155,13 @@ def _sets(directories: list[Path]) -> list[Path]:
     return list(found.values())
 
 
-def _journals(directories: tuple[Path | str, ...], state: Path | None) -> list[Path]:
-    """Return the directories that have journals; raises `UsageError`, `BadInput`."""
+def _results_at(directories: tuple[Path | str, ...], state: Path | None) -> list[Results]:
+    """Return the results, and where their journals are; raises `UsageError`, `BadInput`."""
     stored = [one for one in directories if isinstance(one, str)]
     if not stored:
         if state is not None:
             raise click.UsageError("--state goes with results in an object store")
-        return [Path(one) for one in directories]
+        return [results_in(Path(one)) for one in directories]
     if state is None or len(directories) > 1:
         raise click.UsageError(
             f"give {redacted(stored[0])} alone, with --state DIR: the directory of its journals"
@@ -168,22 +171,24 @@ def _journals(directories: tuple[Path | str, ...], state: Path | None) -> list[P
             f"{state} {'has no journals' if state.is_dir() else 'is no directory'}: name the one "
             "that --state named when the results were written"
         )
-    if (found := store_of_state(state)) != stored[0].rstrip("/"):
-        raise BadInput(
-            f"{state} has the journals of {found or 'results in the directory itself'}, not "
-            f"{redacted(stored[0])}"
+    found = stored_results(state, stored[0])
+    if found.moved:
+        say(
+            f"{state} has the journals of {redacted(found.moved)}: taking {redacted(found.store)} "
+            "for a copy, as all files are there in the sizes that the journals state; each record "
+            "is proven by its SHA-256"
         )
-    return [state]
+    return [found]
 
 
 def _restore(
-    directories: list[Path], meant: Undo, place: StorePlace | None, originals: Sequence[Place],
+    found: list[Results], meant: Undo, place: StorePlace | None, originals: Sequence[Place],
     jobs: int,
 ) -> int:  # fmt: skip
     """Restore all files as `meant`, and from there to a place in a store if one is given."""
     tasks = [
-        meant._replace(directory=one, name=name, store=store_of_state(one))
-        for one in directories
+        meant._replace(directory=one.directory, name=name, store=one.store)
+        for one in found
         for name in _files(one)
     ]
     _check_names(tasks)
@@ -195,33 +200,34 @@ def _restore(
         meant.out.mkdir(parents=True, exist_ok=True)
     for one in originals:
         check_exists(one)
-    results = _results(directories, tasks, place, originals, jobs)
-    return print_restored(chain(_without_file(directories, tasks), results), dry=meant.dry)
+    results = _results(found, tasks, place, originals, jobs)
+    return print_restored(chain(_without_file(found, tasks), results), dry=meant.dry)
 
 
 def _results(
-    directories: list[Path], tasks: list[Undo], place: StorePlace | None,
+    results: list[Results], tasks: list[Undo], place: StorePlace | None,
     originals: Sequence[Place], jobs: int,
 ) -> Iterator[Restored]:  # fmt: skip
     """Yield what became of each file; those that fail are tried again, record by record."""
     by_place = {(task.directory, task.name): task for task in tasks}
-    failed: list[tuple[Undo, str]] = []
+    failed: list[tuple[Undo, Restored]] = []
     doing = "checking" if tasks and tasks[0].dry else "restoring"
     with show_progress() as progress:
         first = side_by_side(_placed, place, tasks, jobs)
         for task_place, result in finished(first, doing, len(tasks), progress):
             if result.state == "left_alone" and not result.exists:
-                failed.append((by_place[task_place], result.problem))
+                failed.append((by_place[task_place], result))
             else:
                 yield result
     if not failed:
         return
     with TemporaryDirectory(prefix="dedupindex-originals-") as temporary:
         database = Path(temporary, "originals.sqlite")
-        own = (StoredPath(store) if (store := store_of_state(one)) else one for one in directories)
+        own = (StoredPath(one.store) if one.store else one.directory for one in results)
         mounted = [*failed[0][0].hosts.values()]  # of other hosts
-        index_originals(database, chain(own, originals, mounted), [*directories, *mounted])
-        reasons = {(task.directory, task.name): problem for task, problem in failed}
+        journals = [one.directory for one in results]
+        index_originals(database, chain(own, originals, mounted), [*journals, *mounted])
+        reasons = {(task.directory, task.name): _why_again(before) for task, before in failed}
         again = [task._replace(database=database) for task, _ in failed]
         with show_progress() as progress:
             second = side_by_side(_placed, place, again, jobs)
@@ -230,6 +236,11 @@ def _results(
                     restored = "can be restored" if again[0].dry else "restored"
                     result.note = f"{restored} record by record: {reasons[task_place]}"
                 yield result
+
+
+def _why_again(before: Restored) -> str:
+    """Return what is said of a file that was restored record by record."""
+    return before.problem
 
 
 def _placed(place: StorePlace | None, task: Undo) -> tuple[tuple[Path, str], Restored]:
@@ -274,11 +285,11 @@ def _check(directory: Path, out: Path | str | None) -> None:
         raise BadInput(f"--out {out} is in {directory}, whose own files it would stand among")
 
 
-def _files(directory: Path) -> list[str]:
+def _files(results: Results) -> list[str]:
     """Return the relative names of all files, following links as the scan did."""
-    if store := store_of_state(directory):
-        return sorted(name for name, _ in StoredPath(store).below())
-    found = []
+    if results.store:
+        return results.objects()
+    found, directory = [], results.directory
     for folder, below, names in walk_links(directory):
         if os.path.basename(folder) == DIRECTORY or has_working_files(folder):
             below.clear()
@@ -347,19 +358,22 @@ def _is_defect(finding: Finding) -> bool:
     return finding.level == DAMAGE
 
 
-def _without_file(directories: Sequence[Path], tasks: Sequence[Undo]) -> Iterator[Restored]:
+def _without_file(results: Sequence[Results], tasks: Sequence[Undo]) -> Iterator[Restored]:
     """Yield the files in journals that cannot be restored: unreadable or not found.
 
-    A journal that cannot be read is that of one of the files if it has the name for that.
+    A journal that cannot be read is that of one of the files if it has the name for that. If a
+    part is restored, others are not of interest.
     """
     known = {Journal(task.directory, task.name).lines.stem for task in tasks}
-    for directory in directories:
-        names, problems = rewritten_files(directory)
+    there = {(task.directory, task.name) for task in tasks}
+    for one in results:
+        names, problems = rewritten_files(one.directory)
         for path, reason in problems.items():
-            if path.name.partition(".")[0] not in known:
+            if not one.part and path.name.partition(".")[0] not in known:
                 yield Restored(str(path), "left_alone", 0, reason)
-        for name in sorted(names):
-            if place_of(store_of_state(directory), directory).size(name) is None:
+        place = place_of(one.store, one.directory)
+        for name in sorted(filter(one.has, names)):
+            if (one.directory, name) not in there and place.size(name) is None:
                 yield Restored(
                     name,
                     "left_alone",

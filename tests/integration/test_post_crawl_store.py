@@ -186,6 +186,49 @@ def test_damaged_undo_data_of_results_in_a_store(stored: Stored, tmp_path: Path)
     assert json.loads(output)["records_unproven"] == count
 
 
+def restored(stored: Stored, top: Path, address: str, *, status: int = 0) -> dict[str, bytes]:
+    """What an undo of an address makes, with the state of the module's results `whole`."""
+    state = stored.top / "state-whole"
+    if not state.exists():
+        into = ("--out", f"{stored.bucket.url}/whole", "--state", state, *ONE)
+        typed("dedup", stored.warcs, *into, status=7)
+    words = ("undedup", address, "--state", state, "--out", top, *ONE)
+    typed(*words, "--dry-run", status=status)
+    typed(*words, status=status)
+    return content(top)
+
+
+def test_a_part_of_results_in_a_store_is_restored(stored: Stored, tmp_path: Path) -> None:
+    """A prefix or an object, whose originals are in other parts; names are those in the whole."""
+    url = f"{stored.bucket.url}/whole"
+    whole = restored(stored, tmp_path / "all", f"{url}/", status=7)  # an empty file is named
+    for number, part in enumerate(("01", "01/", "01/x.warc.gz", "03/x.warc")):
+        found = restored(stored, tmp_path / str(number), f"{url}/{part}")
+        assert found == {name: data for name, data in whole.items() if name.startswith(part)} != {}
+    for part in ("0", "01/x.warc", "none/"):
+        words = ("undedup", f"{url}/{part}", "--state", stored.top / "state-whole", "--out", "x")
+        status, _, messages = ended(*words, *ONE)
+        assert status == 4 and "nothing is there" in messages
+
+
+def test_results_that_were_copied_to_another_address_are_restored(
+    stored: Stored, tmp_path: Path
+) -> None:
+    url = stored.bucket.url
+    whole = restored(stored, tmp_path / "all", f"{url}/whole", status=7)
+    for name, data in stored.results("whole").items():
+        stored.bucket.put(f"moved/{name}", data)
+    assert restored(stored, tmp_path / "moved", f"{url}/moved/", status=7) == whole
+    words = ("undedup", f"{url}/moved", "--state", stored.top / "state-whole", "--out", "x", *ONE)
+    _, said = typed(*words, "--dry-run", status=7)
+    assert f"has the journals of {url}/whole: taking {url}/moved for a copy" in said
+    stored.bucket.put("moved/01/x.warc.gz", b"something else")
+    for address in (f"{url}/moved", f"{url}/nothing"):
+        status, _, messages = ended("undedup", address, *words[2:])
+        assert status == 4 and f"has the journals of {url}/whole, not of {address}" in messages
+        assert "of 3 are not there, such as 0" in messages
+
+
 def test_a_state_is_found_however_it_is_written(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
