@@ -65,6 +65,7 @@ bin/undedup s3://bucket/smaller --state ~/state --out s3://bucket/again
 bin/undedup s3://bucket/smaller/2020/ --state ~/state --out s3://bucket/again    # a part
 bin/undedup s3://bucket/warcs --in-place        # as before bin/dedup --in-place, bit for bit
 """
+_FOUND_ELSEWHERE = "its originals on other hosts were found elsewhere"
 _MEANT = f"name the directory that bin/dedup wrote; a copy of that needs its {DIRECTORY}, too"
 
 
@@ -240,7 +241,7 @@ def _results(
 
 def _why_again(before: Restored) -> str:
     """Return what is said of a file that was restored record by record."""
-    return before.problem
+    return _FOUND_ELSEWHERE if before.lacks_host else before.problem
 
 
 def _placed(place: StorePlace | None, task: Undo) -> tuple[tuple[Path, str], Restored]:

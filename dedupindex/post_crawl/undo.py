@@ -29,6 +29,7 @@ from dedupindex.post_crawl.undo_damage import (
     unlisted_revisit,
 )
 from dedupindex.post_crawl.undo_records import (
+    OnOtherHost,
     OriginalFinder,
     RewriteRun,
     checked_entries,
@@ -103,6 +104,7 @@ class Restored:
     level: str = ""  # of the worst finding of `verify` in what was copied; "" if there is none
     note: str = ""  # what is no problem
     exists: bool = False  # left alone because there is something else of its name
+    lacks_host: bool = False  # left alone because an original is on a host that was not named
     findings: list[RecordFinding] = field(default_factory=list)
 
 
@@ -208,7 +210,10 @@ def _reported(task: Undo, work: Callable[[Undo], Restored]) -> Restored:
     try:
         return work(task)
     except (Untouched, Damaged) as error:
-        result = Restored(task.name, "left_alone", 0, str(error), exists=isinstance(error, _Exists))
+        result = Restored(
+            task.name, "left_alone", 0, str(error), exists=isinstance(error, _Exists),
+            lacks_host=isinstance(error.__cause__, OnOtherHost),
+        )  # fmt: skip
         if isinstance(error, _NothingRestored):
             result.findings = error.findings
         return result

@@ -124,6 +124,10 @@ def revisits_of_run(run: RewriteRun, later: list[RewriteRun]) -> Iterator[Writte
         taken += entry.stored
 
 
+class OnOtherHost(NotExact):
+    """An original is on a host whose results were not named."""
+
+
 class OriginalFinder:
     """Finds originals; if `final`, not among members that other files have dropped and kept.
 
@@ -171,9 +175,12 @@ class OriginalFinder:
         entry = written.entry
         if entry.host:
             if self.lacks_host(entry):
-                raise NotExact(
-                    f"it is on the host {entry.host}: name the "
-                    f"directory of its results with bin/undedup --host {entry.host}=DIR"
+                in_store = os.path.realpath(written.root) in self._stores
+                option = "originals s3://BUCKET/PREFIX" if in_store else f"host {entry.host}=DIR"
+                place = "address" if in_store else "directory"
+                raise OnOtherHost(
+                    f"it is on the host {entry.host}: name the {place} of its results with "
+                    f"bin/undedup --{option}"
                 )
             return self._hosts[entry.host]
         return Path(entry.root) if entry.root else written.root
@@ -261,7 +268,8 @@ def _naming(entry: JournalEntry) -> Iterator[None]:
     try:
         yield
     except NotExact as error:
-        raise NotExact(f"its original, {entry.name} at {entry.original}: {error}") from error
+        where = f"its original, {entry.name} at {entry.original}"
+        raise type(error)(f"{where}: {error}") from error
 
 
 @lru_cache(4)

@@ -356,7 +356,12 @@ def test_originals_of_other_hosts_are_read_at_their_addresses(
     output, said = typed(*words, "--json")
     assert json.loads(output)["revisits"] == 6 and "other hosts" not in said
     originals = ("--originals", f"{stored.warcs}00/")
-    typed("undedup", out, *state, *originals, "--out", tmp_path / "back", *ONE)
+    _, said = typed("undedup", out, *state, "--out", tmp_path / "without", *ONE, status=7)
+    assert "it is on the host a: name the address of its results" in said
+    assert "bin/undedup --originals s3://BUCKET/PREFIX" in said and "--host" not in said
+    _, said = typed("undedup", out, *state, *originals, "--out", tmp_path / "back", *ONE)
+    assert "record by record: its originals on other hosts were found elsewhere" in said
+    assert "cannot be restored" not in said
     for source, name in (("01/", "x.warc.gz"), ("03/", "x.warc")):
         assert (tmp_path / "back" / name).is_file()
         against = ("--against", f"{stored.warcs}{source}{name}", tmp_path / "back" / name)
