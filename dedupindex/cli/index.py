@@ -35,6 +35,7 @@ from dedupindex.cli.index_location import (
 )
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.cli.sent_requests import SentRequests, sent_requests
 from dedupindex.crawls.stores import crawl_names
 from dedupindex.errors import BadInput, IndexExists, SettingsConflict, as_called
 from dedupindex.index import ENGINES
@@ -49,6 +50,7 @@ from dedupindex.index.identity import (
     same_engine,
 )
 from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_options
+from dedupindex.object_store import counted_requests
 from dedupindex.runtime.tables import names_text, printable, singular
 from dedupindex.sources import KINDS
 from dedupindex.sources.discover import NO_ZSTD, unfinished_hint
@@ -186,9 +188,10 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
     _warn_of_name(where, options["crawl"])
     if verbose:
         say(f"options: {job.settings.as_options() or 'all at their defaults'}")
-    with show_progress(verbose=verbose) as progress:
+    with counted_requests() as requests, show_progress(verbose=verbose) as progress:
         built = build(job, progress)
-    return _print_result(built, sources, where, options["crawl"])
+        sent = sent_requests(requests)
+    return _print_result(built, sources, where, options["crawl"], sent)
 
 
 def _take_all_types(options: dict[str, Any]) -> None:
@@ -318,7 +321,9 @@ def _check_existing(index: Path, settings: Settings, options: dict[str, Any]) ->
         )
 
 
-def _print_result(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> int:
+def _print_result(
+    built: Built, sources: tuple[str, ...], index: Path, crawl: str, sent: SentRequests
+) -> int:
     """Print what a build did; returns the exit status."""
     warn(built.problems)
     content = {
@@ -330,8 +335,9 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path, crawl: st
         "known_of_other_crawls": dict(sorted(built.elsewhere.items())),
         "reported_by_crawls": built.reported,
         "disproved_reports": built.disproved,
+        **sent.as_json(),
     }
-    text = _text_of(built, sources, printable(shlex.quote(index_name(index))))
+    text = _text_of(built, sources, printable(shlex.quote(index_name(index))), sent)
     print_result(content, text, _notes(built, sources, index, crawl))
     return status_7(_left_out(built)) if built.problems else 0
 
@@ -393,7 +399,9 @@ def _unresolved_text(count: int, files: Mapping[str, str]) -> str:
     return f"  {_UNRESOLVED_TEXT}: {count:,}  ({UNRESOLVED}), {kinds}, {file}"
 
 
-def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str]:
+def _text_of(
+    built: Built, sources: tuple[str, ...], index: str, sent: SentRequests
+) -> Iterator[str]:
     """Yield what a build did, and last what to do next, or why nothing was added."""
     tally = built.tally
     if not sources:
@@ -428,6 +436,7 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
         yield from file_lines(built.skipped_files, built.skipped)
         if hint := unfinished_hint(built.skipped_files):
             yield f"  {hint}"
+    yield from sent.lines()
     if tally.known or any(outcomes.values()):
         yield f"next: bin/serve {index}    or: bin/index --stats {index}"
     else:

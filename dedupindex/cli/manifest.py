@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -21,8 +22,10 @@ from dedupindex.cli.common import (
 )
 from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.cli.sent_requests import SentRequests, sent_requests
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput
+from dedupindex.object_store import counted_requests
 from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
 from dedupindex.post_crawl.manifest.parquet import DAMAGED, Manifest, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
@@ -91,16 +94,18 @@ def command(
     if wants_json() and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
     lines = ManifestOptions(algorithm, force, skip_empty, host)
-    found = find(sources)
-    if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
-        raise nothing_found(sources)
-    with show_progress(verbose=verbose) as progress:
-        made = make(found, output, lines, jobs=jobs, spark=spark, on_progress=progress)
+    with counted_requests() as requests:
+        found = find(sources)
+        if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
+            raise nothing_found(sources)
+        with show_progress(verbose=verbose) as progress:
+            made = make(found, output, lines, jobs=jobs, spark=spark, on_progress=progress)
+        sent = sent_requests(requests)
     if text is not None:
         with text_output(text) as stream:
             _write_text(open_manifest(output), stream)
     checked = _checked(open_manifest(output), check) if check is not None else None
-    status = _print_report(made, output, checked, quiet=text == Path("-"))
+    status = _print_report(made, output, checked, sent, quiet=text == Path("-"))
     return status or (UNSOUND if checked and not checked.fine else 0)
 
 
@@ -128,13 +133,14 @@ def _checked(manifest: Manifest, lines: Path) -> TextCheck:
 
 
 def _print_report(
-    made: ManifestReport, output: Path, checked: TextCheck | None, *, quiet: bool
-) -> int:
+    made: ManifestReport, output: Path, checked: TextCheck | None, sent: SentRequests, *,
+    quiet: bool,
+) -> int:  # fmt: skip
     """Print what a run did; returns the exit status."""
     warn(made.problems)
     checks = {} if checked is None else {"checked": dict(checked.counted)}
-    lines = () if quiet else _text_of(made, output, checked)
-    print_result({**made.as_json(), **checks}, lines)
+    lines = () if quiet else chain(_text_of(made, output, checked), sent.lines())
+    print_result({**made.as_json(), **checks, **sent.as_json()}, lines)
     if made.problems:
         return status_7(
             "damaged files and files being written are named above; all others are listed"

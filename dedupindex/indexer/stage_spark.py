@@ -23,7 +23,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter, read_run
 from dedupindex.index.load.staging import renumbered
 from dedupindex.indexer.stage import Staged, StageTask, container_numbers, stage
-from dedupindex.object_store import is_remote
+from dedupindex.object_store import TaskRequests, add_task_requests, counting_task, is_remote
 from dedupindex.runtime.spark import HINT, Cluster, FilePiece, PieceWriter, pieces
 from dedupindex.sources import is_stream
 
@@ -74,11 +74,11 @@ def _stage_chunk(cluster: Cluster, tasks: list[StageTask]) -> Staged:
     total = sum(item.size for task in tasks for item in task.inputs)
     groups = max(cluster.cores, total // _GROUP_BYTES)
     result = Staged()
-    with cluster.kept(partial(_stage, groups), tasks) as kept:
+    with cluster.kept(partial(counting_task, partial(_stage, groups)), tasks) as kept:
         numbering: Numbering = {}
         counts = Counter[int]()
         with container_numbers(first) as numbers:
-            for summary in kept.filtered(_is_summary):
+            for summary in add_task_requests(kept.filtered(_is_summary)):
                 assert isinstance(summary, TaskSummary)
                 result.add(summary.staged)
                 of_task = [0, *map(numbers, summary.names)]
@@ -94,11 +94,14 @@ def _stage_chunk(cluster: Cluster, tasks: list[StageTask]) -> Staged:
     return result
 
 
-def _is_summary(row: TaskSummary | StagedPart) -> bool:
-    return isinstance(row, TaskSummary)
+_Row = TaskSummary | StagedPart | TaskRequests  # of a task
 
 
-def _group_of(row: TaskSummary | StagedPart) -> int:
+def _is_summary(row: _Row) -> bool:
+    return isinstance(row, TaskSummary | TaskRequests)
+
+
+def _group_of(row: _Row) -> int:
     return row.group if isinstance(row, StagedPart) else -1
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dedupindex.object_store.copied_parts import in_same_store
 from dedupindex.object_store.count_requests import (
     CountedRequests,
+    TaskRequests,
     add_task_requests,
     counted_requests,
     counting_task,
@@ -58,10 +59,10 @@ from dedupindex.object_store.write_object import (
 
 __all__ = [
     "AT_ONCE", "CountedRequests", "FoundObject", "ObjectFacts", "PartialCopy", "RemoteEntry",
-    "RemoteFile", "add_task_requests", "check_creatable", "check_path", "check_reader",
-    "check_writable", "copy_object", "copy_source", "counted_requests", "counting_task",
-    "create_object", "download", "facts", "facts_or_none", "fetched", "find_objects",
-    "in_same_store", "is_lasting", "is_many", "is_object", "is_remote", "list_directory", "local",
-    "locked_prefix", "open_anywhere", "redacted", "remove_object", "replace_object",
-    "task_rows", "upload", "with_retries", "write_marker",
+    "RemoteFile", "TaskRequests", "add_task_requests", "check_creatable", "check_path",
+    "check_reader", "check_writable", "copy_object", "copy_source", "counted_requests",
+    "counting_task", "create_object", "download", "facts", "facts_or_none", "fetched",
+    "find_objects", "in_same_store", "is_lasting", "is_many", "is_object", "is_remote",
+    "list_directory", "local", "locked_prefix", "open_anywhere", "redacted", "remove_object",
+    "replace_object", "task_rows", "upload", "with_retries", "write_marker",
 ]  # fmt: skip

@@ -166,6 +166,27 @@ def test_the_facts_of_an_object_are_requested_once_for_a_task(
     assert heads - 10 < sent["head"] <= heads
 
 
+@pytest.mark.parametrize("more", [ONE, ("--spark", "2")], ids=["here", "spark"])
+@pytest.mark.parametrize("command", ["manifest", "index"])
+def test_requests_of_commands_that_read_sources(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str, more: Any
+) -> None:
+    run_spark_here(monkeypatch)
+    names = sorted(name for name in stored.planned if "empty" not in name)
+    sources = [f"{stored.warcs}{name}" for name in names]
+
+    def words(name: str) -> list[Any]:
+        target = tmp_path / name
+        where = ["-o", target] if command == "manifest" else ["--all", target]
+        return [command, *sources, *where, *more]
+
+    sent = json.loads(typed(*words("a"), "--json")[0])["requests"]
+    asked = [method for method, *_ in stored.bucket.server.requests]
+    assert (sent["head"], sent["get"] + sent["list"]) == (asked.count("HEAD"), asked.count("GET"))
+    assert sent["read"] >= sum(map(len, stored.results("warcs").values())) > 0 < sent["dollars"]
+    assert f"requests to stores: {sent['get']:,} GET, {sent['head']} HEAD" in typed(*words("b"))[0]
+
+
 def test_damaged_undo_data_of_results_in_a_store(stored: Stored, tmp_path: Path) -> None:
     """Originals are found in the store, also where the originals are named by an address."""
     url, state = stored.bucket.url, tmp_path / "state"
