@@ -153,6 +153,8 @@ class Command(click.Command):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
+        if "--jobs" in _options_of(self):  # then it reads files, and needs room
+            _check_temporary()
         if not self._own_signals and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
@@ -168,6 +170,16 @@ class Command(click.Command):
             with formatter.section(title):
                 for line in text.strip().splitlines():
                     formatter.write(f"  {line}\n")
+
+
+def _check_temporary() -> None:
+    """Say that temporary files are elsewhere than they were meant to be, as Python does not."""
+    meant = os.environ.get("TMPDIR", "")
+    if meant and not (os.path.isdir(meant) and os.access(meant, os.W_OK | os.X_OK)):
+        from tempfile import gettempdir  # most runs need not wait for it
+
+        why = "cannot be written to" if os.path.isdir(meant) else "is no directory"
+        say(f"warning: TMPDIR {meant} {why}: temporary files go to {gettempdir()}")
 
 
 def _options_of(command: click.Command) -> set[str]:

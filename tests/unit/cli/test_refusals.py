@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -368,3 +369,20 @@ def test_commands_are_named_by_their_path_where_it_is_needed(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "index").write_text("")  # of the user
     assert as_called(text) == text
+
+
+def test_a_temporary_directory_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python takes another without a word; what needs no room does not warn of it."""
+    (tmp_path / "warcs").mkdir()
+    small_set(tmp_path / "warcs")
+    words = ("manifest", tmp_path / "warcs", "-o", tmp_path / "manifest", "--jobs", "1")
+    gone = tmp_path / "gone"
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    _, said = typed(*words, TMPDIR=str(gone))
+    assert said.count(f"TMPDIR {gone} is no directory: temporary files go to ") == 1
+    for more in ((), ("TMPDIR",)):
+        _, said = typed(*words, **dict.fromkeys(more, str(tmp_path)))
+        assert "temporary files" not in said
+    assert "temporary" not in typed("plan", "--captures", "1e9", TMPDIR=str(gone))[1]
