@@ -211,8 +211,9 @@ class RemoteFile(_BinaryFile):
         opened = store.open(path, "rb", cache_type="none", size=self.size)
         if is_etag:
             opened.details = {"name": path, "size": self.size, "ETag": stamp}
-            if not store.local_expiry_check:  # then it compares the ETag of each answer
-                opened.read_kw = {**opened.read_kw, "IfMatch": stamp}
+            if not getattr(store, "local_expiry_check", False):  # it compares ETags itself
+                name = "read_kw" if hasattr(opened, "read_kw") else "req_kw"  # of older versions
+                setattr(opened, name, {**getattr(opened, name), "IfMatch": stamp})
         return opened
 
     def _read_opened(self, offset: int, length: int) -> bytes:
