@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from dedupindex.documents import hash_objects
 from dedupindex.documents.dedup_shards import dedup_hashes
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadSource, StoreUnavailable
 from dedupindex.object_store import glob, stores
 from tests.support.commands import typed
 from tests.support.stores import Bucket, Fault, web
@@ -151,7 +151,7 @@ def test_an_object_replaced_while_it_is_hashed_is_noticed(tmp_path: Path, bucket
 def test_a_listing_that_fails_ends_the_run(tmp_path: Path, bucket: Bucket) -> None:
     with pytest.raises(BadSource, match="nothing matches"):
         hashed(f"{bucket.url}/nowhere/*", tmp_path / "out")
-    with pytest.raises(BadSource, match="no-such-bucket"):
+    with pytest.raises(StoreUnavailable, match="no-such-bucket"):
         hashed("s3://no-such-bucket/*", tmp_path / "out")
     _, err = typed("hash_documents", "s3://no-such-bucket/*", tmp_path / "out", status=4)
     assert "no-such-bucket" in err
