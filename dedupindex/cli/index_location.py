@@ -140,7 +140,9 @@ def sources_and_index(
 def check_new_index(sources: Sequence[str], index: Path) -> None:
     """Raise `UsageError` if a source does not exist, and INDEX, an archive it seems, does."""
     name = sources[0] if len(sources) == 1 and not given_address() else ""
-    if name and not _is_source(name) and index.is_dir() and _is_source(str(index)):
+    if not name or os.path.lexists(name) or _is_source(name) or not os.access(index, os.X_OK):
+        return
+    if index.is_dir() and _is_source(str(index)):
         right = f"{shlex.quote(str(index))} {shlex.quote(name)}"
         raise click.UsageError(
             f"{name} does not exist, and {index} is no index: the index comes last, as in "

@@ -171,7 +171,6 @@ def report(reading: Reading, crawl: Crawl, asked: ReportRequest, index: IndexFac
 def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     """Return the settings, counts and totals of a crawl."""
     captures, size = statistics.captures(reading, crawl)
-    refused = statistics.refused(reading, crawl)
     self_report = self_report_of(reading, crawl)
     own, times = self_report._asdict(), statistics.times(reading, crawl)
     total = statistics.total(reading, crawl, self_report)
@@ -184,11 +183,11 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         **{name: value for name, value in crawl.as_json().items() if name != "name"},
         "captures": captures,
         "bytes": known_bytes(captures, size),
-        "refused": refused,
+        "refused": statistics.refused(reading, crawl),
         **total.as_json(),
         **dict.fromkeys(unstated),
         **own,
-        "unreported": unreported(total, refused),
+        "unreported": unreported(reading, crawl, total),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "average_lookup_ms": round(1000 * times.average, 4),
@@ -215,14 +214,17 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
     return "ended without a lookup" if since > _COUNTED_AFTER else None
 
 
-def unreported(total: StatisticsRow, refused: Mapping[str, int]) -> int:
+def unreported(reading: Reading, crawl: Crawl, total: StatisticsRow) -> int:
     """Return for how many lookups without a hit a crawl that reports has reported nothing.
 
     0 if they are no more than one in `_FEW` lookups, as reports may be on their way, or if it has
     reported nothing: there are crawlers that only ask, and then no share of bytes is known.
     """
-    missing = total.new - total.stored - sum(refused.values())
-    return missing if total.stored and missing * _FEW > total.lookups else 0
+    missing = total.new - total.stored
+    if not total.stored or missing * _FEW <= total.lookups:
+        return 0  # soon: lists ask for each crawl
+    missing -= sum(statistics.refused(reading, crawl).values())
+    return missing if missing * _FEW > total.lookups else 0
 
 
 def not_asked(head: dict[str, Any]) -> str:

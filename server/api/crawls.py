@@ -220,7 +220,6 @@ def crawl_row(live: LiveIndex, name: str) -> dict[str, Any]:
 
 def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     captures, size = statistics.captures(reading, crawl)
-    refused = statistics.refused(reading, crawl)
     self_report = self_report_of(reading, crawl)
     total = statistics.total(reading, crawl, self_report)
     times = statistics.times(reading, crawl)
@@ -228,7 +227,7 @@ def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         **crawl.as_json(),
         "captures": captures,
         "bytes": reports.known_bytes(captures, size),
-        "refused": refused,
+        "refused": statistics.refused(reading, crawl),
         "lookups": total.lookups,
         "duplicates": total.duplicates,
         "duplicate_bytes": known(total.duplicate_bytes, total.duplicates, total.unsized),
@@ -236,7 +235,7 @@ def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "errors": total.errors,
         "answered_others": statistics.others(reading, crawl),
         **self_report._asdict(),
-        "unreported": reports.unreported(total, refused),
+        "unreported": reports.unreported(reading, crawl, total),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "warning": warning(crawl, total),

@@ -79,7 +79,7 @@ class Overview(Handlers):
                     own = statistics.total(ready, crawl, told)
                     total = total.plus(own)
                     # Of what the share is, see `share_of`.
-                    left = unreported(own, statistics.refused(ready, crawl))
+                    left = unreported(ready, crawl, own)
                     for name, count in {**told._asdict(), "unreported": left}.items():
                         missing[name] = missing.get(name, 0) + (count or 0)
         return render_template(
