@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from dedupindex.cache import Cache
 from dedupindex.errors import Damaged
 from dedupindex.object_store import ObjectFacts, facts_or_none, is_remote, task_rows
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
@@ -69,7 +70,7 @@ class Proof:
 class VerifyJob(NamedTuple):
     job: RewriteJob
     damaged: frozenset[str]  # paths of files in which not all members could be found
-    seen: dict[int, ObjectFacts] | None = None  # of results in a store, by number; of a process
+    seen: Cache[int, ObjectFacts] | None = None  # of results in a store, by number; of a process
 
 
 def verify_containers(
@@ -83,13 +84,13 @@ def verify_containers(
     case. On a Spark `cluster` files are not divided. Yields one proof for each file, in any order.
     """
     if cluster is not None:
-        yield from _verify_on(cluster, verify_job._replace(seen={}), containers)
+        yield from _verify_on(cluster, verify_job._replace(seen=Cache()), containers)
         return
     parts = verify_job.job.plan.parts(jobs)
     tasks = [_VerifyTask(file, part) for file in containers for part in parts[file.number]]
     proofs: defaultdict[int, list[Proof]] = defaultdict(list)
     again = []
-    for file, proof in side_by_side(_verify, verify_job._replace(seen={}), tasks, jobs):
+    for file, proof in side_by_side(_verify, verify_job._replace(seen=Cache()), tasks, jobs):
         found = proofs[file.number]
         found.append(proof)
         if len(found) < len(parts[file.number]):
@@ -103,7 +104,7 @@ def verify_containers(
         else:
             again.append(_VerifyTask(file, range(file.size)))
         del proofs[file.number]
-    for file, proof in side_by_side(_verify, verify_job._replace(seen={}), again, jobs):
+    for file, proof in side_by_side(_verify, verify_job._replace(seen=Cache()), again, jobs):
         whole = Proof(1, file.size)
         whole.add(proof)
         yield whole
@@ -290,11 +291,11 @@ def _result_now(
 
     They are hints: what is read of it must still have its ETag.
     """
-    seen = {} if verify_job.seen is None else verify_job.seen
+    seen = Cache[int, ObjectFacts]() if verify_job.seen is None else verify_job.seen
     known = seen.get(container.number) or place.facts(container.name)
     if known is None:
         return place.verified(container.name), None
-    seen[container.number] = known
+    seen.keep(container.number, known)
     return StoredPath(place.shown(container.name), known), known.size
 
 
