@@ -75,7 +75,7 @@ def test_a_file_is_moved_to_its_crawl_with_all_that_it_has(
         )  # fmt: skip
     if wrong:
         words = ("report", index, "--crawl", wrong, "--compare", "one")
-        assert "it has captures of one, two." in typed(*words, status=4)[1]
+        assert "it has captures of two, one." in typed(*words, status=4)[1]
     found = json.loads(typed("impact", index, "--container", first, "--json")[0])
     assert [row["name"] for row in found["by_crawl"]] == ["two"]
     typed("index", "--check", index)
