@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -299,6 +300,8 @@ def test_a_crawl_that_is_merged_before_a_build_is_resumed_keeps_its_files(
                 patched.setattr("dedupindex.indexer.pipeline._load", fail)
                 with pytest.raises(DedupError):
                     run(files, index, add=True, jobs=2)
+                for child in active_children():
+                    child.join()  # it has the lock, too
         merged_report(index, reported)
         assert run(files, index, add=True, jobs=2, resume=True).tally.records == 3
     assert places(indexes[0]) == places(indexes[1])
