@@ -396,7 +396,9 @@ class ClientBase(Generic[_TransportT]):
         Raises `IndexUnavailable` if some still wait, or other threads do not end sending theirs.
         """
         done = yield from self._report("", [])
-        pauses = ceil(TRIES * (self._long + PAUSE) / PAUSE)  # the longest that a report takes
+        pauses = ceil(
+            TRIES * (self._long + PAUSE) / PAUSE
+        )  # as long as a report takes that is not split
         while not done.kept and pauses and self._queue.unsent(name):
             pauses -= 1
             yield Pause(PAUSE)

@@ -199,7 +199,10 @@ def _locked(path: Path, mode: str, how: int, what: str) -> Iterator[None]:
     while True:
         with open(path, mode) as stream:
             _lock(stream, how, what)
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(stream.fileno())):
+            is_same = False
+            with suppress(FileNotFoundError):  # its holder has removed it meanwhile
+                is_same = os.path.samestat(path.stat(), os.fstat(stream.fileno()))
+            if is_same:
                 yield
                 return
 

@@ -39,8 +39,11 @@ def walk_visible(
 
     Files and directories of hidden names are left out, and directories that `leave_out` is true of.
     """
+    visited = set() if visited is None else visited
     for directory, below, names in walk_links(top, on_error, visited):
         if leave_out(directory):
+            known = os.stat(directory)
+            visited.discard((known.st_dev, known.st_ino))  # it may be named itself
             below.clear()
             continue
         below[:] = sorted(name for name in below if not name.startswith("."))

@@ -75,7 +75,7 @@ class Deletions(Handlers):
         drop = partial(lifecycle.drop, name=name, force=fields.bool_field(given, "force"))
         self._metrics.store_all_counts(self._live.crawls.write_counts)  # of all workers
         # While a merge runs, it could take in what is dropped.
-        with _locked(self._live.index):
+        with _index_locked(self._live.index):
             crawl = self._live.crawls.write(drop)
         with audited(who):
             while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
@@ -118,7 +118,7 @@ def audited(who: str) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(index: Path) -> Iterator[None]:
+def _index_locked(index: Path) -> Iterator[None]:
     """Hold the write lock of the index; raises `IndexUnavailable`, also while it is replaced."""
     with ExitStack() as held:
         try:

@@ -20,6 +20,7 @@ from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.work_directory import working
 from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import amount, singular
+from dedupindex.sources.warc_files import find
 from tests.support.commands import ended, typed
 from tests.support.paths import ROOT
 from tests.support.rewriting import content
@@ -125,6 +126,16 @@ def test_working_files_below_an_archive_are_no_part_of_it(archive: Path) -> None
     assert content(archive.with_name("back")).keys() == {
         "c/5.warc.gz", "c/6.warc.gz", "crawl2.warc.gz", "crawl3.warc.gz",
     }  # fmt: skip
+
+
+def test_a_directory_of_working_files_is_read_if_it_is_named(tmp_path: Path) -> None:
+    working = tmp_path / "archive/x.dedup"
+    write(working / "y.warc.gz", 2, BODIES)
+    (working / "dedup.json").touch()
+    archive = str(tmp_path / "archive")
+    assert not find([archive]).files
+    for named in ([archive, str(working)], [str(working), archive]):
+        assert [file.name for file in find(named).files] == ["y.warc.gz"]
 
 
 def test_an_out_that_cannot_be_a_directory_is_named(archive: Path) -> None:

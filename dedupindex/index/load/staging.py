@@ -122,6 +122,9 @@ class Staging:
         self._new.mkdir()
         with closing(Numbers(self._new, known, first)) as numbers:
             now = {number: numbers(name) for number, name in sorted(before.items())}
+        if all(number == other for number, other in now.items()):  # they are loaded already
+            shutil.rmtree(self._new)
+            return
 
         def given(number: int) -> int:
             return now.get(number, number)
@@ -131,20 +134,18 @@ class Staging:
             write_run(self._new / path.name, _chunks(in_order(staged, self._new)))
         with atomic_file(self._new / self._journal.name) as stream:
             stream.write(self._journal.read_bytes())
-        self._remove()
+        shutil.rmtree(self._gone, ignore_errors=True)
+        self.directory.rename(self._gone)
         self._new.rename(self.directory)
+        shutil.rmtree(self._gone, ignore_errors=True)
 
     def clear(self) -> None:
-        """Remove everything."""
-        self._remove()
-        shutil.rmtree(self._new, ignore_errors=True)
-
-    def _remove(self) -> None:
-        """Remove it in one rename: a journal must not outlive its container numbers."""
+        """Remove everything, in one rename: a journal must not outlive its container numbers."""
         shutil.rmtree(self._gone, ignore_errors=True)
         with suppress(FileNotFoundError):
             self.directory.rename(self._gone)
-        shutil.rmtree(self._gone, ignore_errors=True)
+        for directory in (self._gone, self._new):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 class Numbers:

@@ -60,6 +60,9 @@ def test_numbers_that_others_have_meanwhile_are_given_anew(tmp_path: Path) -> No
     assert [one for chunk in read_run(run) for one in chunk] == sorted(
         renumbered(one, lengths, now.__getitem__) for one in found
     )
+    loaded = {"a": 5, "c": 6}
+    again.renumber(lengths, loaded.__getitem__, 9)  # by the build itself, which was killed then
+    assert dict(again.names()) == {5: "a", 6: "c"}
     again.clear()
     assert list(tmp_path.iterdir()) == []
 

@@ -337,6 +337,7 @@ def test_an_index_that_is_lost_is_logged_once(
     index = make_index([capture(1)])
     live = LiveIndex(index)
     live.refresh()
+    monkeypatch.setattr("server.live_index._repeat", lambda *_: None)  # refreshed by hand
     live.watch(lambda: None, logs=True)
     for _ in range(2):
         index.rename(tmp_path / "aside")
