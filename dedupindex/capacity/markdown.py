@@ -126,7 +126,7 @@ def post_crawl_table(size: float, inputs: Table) -> str:
             f"{costs.bytes_written / 1e12:,.1f} TB written.\n"
             f"* The hours take the store for as quick as the network. If all files have one prefix "
             f"and it answers {rates['gets_per_prefix_s']:,g} GETs and HEADs a second, these alone "
-            f"take {costs.hours_of_gets:,.1f} hours, with any number of machines.\n"
+            f"take {costs.hours_of_requests:,.1f} hours, with any number of machines.\n"
             f"* A dry run reads {costs.dry_run_bytes_read / 1e12:,.1f} TB, and the run after it "
             f"reads {costs.bytes / 1e12:,.1f} TB less than without one; the same command "
             f"after a complete run reads {costs.rerun_bytes_read / 1e12:,.1f} TB and writes "

@@ -38,9 +38,7 @@ class PostCrawlCosts:
     bytes_written: float
     gets: float
     heads: float
-    hours_of_gets: (
-        float  # and of HEADs, at the rate of one prefix of the store, with any number of machines
-    )
+    hours_of_requests: float  # of GETs and HEADs, at the rate of one prefix of the store
     puts: float
     request_cost: float  # dollars
     bytes_saved: float
@@ -74,7 +72,7 @@ def post_crawl_costs(size: float, inputs: Table) -> PostCrawlCosts:
     return PostCrawlCosts(
         bytes=size, captures=captures, bytes_read=size + again, dry_run_bytes_read=size + compared,
         rerun_bytes_read=again, bytes_written=written, gets=gets,
-        heads=heads, hours_of_gets=reads / rates["gets_per_prefix_s"] / 3600, puts=puts,
+        heads=heads, hours_of_requests=reads / rates["gets_per_prefix_s"] / 3600, puts=puts,
         request_cost=cost / 1000, bytes_saved=saved, saved_per_month=saved * monthly,
         both_per_month=(size + written) * monthly, driver_disk=captures * on_driver,
     )  # fmt: skip

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import (
-    RESUMED,
     UNSOUND,
     ComparingCommand,
     file_lines,
@@ -80,7 +79,7 @@ _VERIFY = "verify: "
 _WIDE = 0.5  # share of the bytes: a wider interval says next to nothing
 
 
-@click.command(cls=ComparingCommand, examples=EXAMPLES, interrupted=RESUMED)
+@click.command(cls=ComparingCommand, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @shared_options("--out", "--state", "--in-place")
 @flag("--dry-run", help="Do everything except writing archives.")

@@ -248,7 +248,7 @@ def _rewrite(
     found, containers = totals.found, job.containers()
     count, total = len(containers), sum(file.size for file in containers.values())
     paths = (file.path for file in containers.values())
-    if job.out is not None and (lost := lost_owners(paths, job.out)):
+    if job.out is not None and not job.store and (lost := lost_owners(paths, job.out)):
         say(f"warning: {lost}")
     with show_progress() as progress:
         progress(ProgressUpdate("rewriting", 0, total))

@@ -176,9 +176,11 @@ def _results_at(directories: tuple[Path | str, ...], state: Path | None) -> list
     if found.moved:
         say(
             f"{state} has the journals of {redacted(found.moved)}: taking {redacted(found.store)} "
-            "for a copy, as all files are there in the sizes that the journals state; each record "
-            "is proven by its SHA-256"
+            "for a copy, as all files are there in the sizes that the journals state; each "
+            "restored record is proven by its SHA-256"
         )
+    if found.part and not any(map(found.has, rewritten_files(state)[0])):
+        say(f"no journal names a file of {found.part}: what is there is copied as it is")
     return [found]
 
 
@@ -196,7 +198,7 @@ def _restore(
     if not meant.dry and meant.out is not None:
         check_space_for(tasks, jobs)
         files = (str(task.directory / task.name) for task in tasks if not task.store)
-        if lost := lost_owners(files, meant.out):
+        if place is None and (lost := lost_owners(files, meant.out)):
             say(f"warning: {lost}")
         meant.out.mkdir(parents=True, exist_ok=True)
     for one in originals:

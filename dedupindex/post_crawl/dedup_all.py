@@ -155,14 +155,16 @@ def dedup(
         if linked := _linked_sizes(files):
             say(singular(_LINKS.format(f"{len(linked):,} files", amount(sum(linked)))))
     _check_work(options.work, found)
-    if lost := lost_owners((file.path for file in files), options.out):
+    paths = (file.path for file in files)
+    if not options.store and (lost := lost_owners(paths, options.out)):
         if options.out is None and not options.dry:
             raise DedupError(f"{lost}; nothing was written")
         say(f"warning: {lost}")
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             report = _DedupRun(found, options, work, say, on_progress).report()
-            report.comparable = results_of_each(sources, found)
+            if options.out is not None and not options.dry:
+                report.comparable = results_of_each(sources, found)
             return report
         except KeyboardInterrupt:
             say(_interrupted(work, options))
@@ -229,15 +231,18 @@ def _rewritten_before(files: list[SourceFile]) -> list[str]:
     prefixes = {file.root for file in files if scheme_of(file.root) in S3}
     kept = {prefix: _with_undo_data(journal_sizes(prefix)) for prefix in prefixes}
     found = {file.root for file in files if file_key(file.name) in kept.get(file.root, ())}
-    for file in files:
-        path = Path(file.path)
-        for directory in path.parents if not is_remote(file.root) else ():
+    own = [Path(file.path) for file in files if not is_remote(file.root)]
+    for folder in {path.parent for path in own}:
+        for directory in (folder, *folder.parents):
             place = str(directory)
             if place not in kept:
                 names = (item.name for item in directory.glob(f"{DIRECTORY}/*"))
                 kept[place] = _with_undo_data(names)
-            if kept[place] and file_key(str(path.relative_to(directory))) in kept[place]:
-                found.add(place)
+    places = {Path(place) for place, keys in kept.items() if keys and not is_remote(place)}
+    for path in own if places else ():
+        for directory in places.intersection(path.parents):
+            if file_key(str(path.relative_to(directory))) in kept[str(directory)]:
+                found.add(str(directory))
     return sorted(found)
 
 

@@ -128,7 +128,7 @@ def unlisted_revisit(path: Path, source: BinaryIO, runs: list[RewriteRun]) -> in
     The file is read only if more originals are protected for it than these runs have protected.
     """
     at, protected = referrer_at(path), 0
-    for directory, name in names_of(path):
+    for directory, name in {(one.resolve(), below) for one, below in names_of(path)}:
         with suppress(OSError):
             changed = (directory / DIRECTORY).stat().st_mtime_ns
             counts = _referrers(directory, changed)

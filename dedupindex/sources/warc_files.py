@@ -123,8 +123,10 @@ def results_of_each(named: Sequence[str], sources: Sources) -> list[tuple[str, s
     is in it, cannot be compared with the results: but its other files can, each by itself.
     """
     files: dict[str, list[SourceFile]] = {}
-    for file in (*sources.files, *sources.others):
+    by_path: dict[str, SourceFile] = {}
+    for file in (*sources.others, *sources.files):
         files.setdefault(file.root, []).append(file)
+        by_path[file.path] = file
     found: dict[str, str] = {}
     seen = set[str]()
     for source in map(local, named):
@@ -132,11 +134,15 @@ def results_of_each(named: Sequence[str], sources: Sources) -> list[tuple[str, s
         if absolute in seen:
             continue
         seen.add(absolute)
-        if not _is_one(source) and source not in sources.overlapping:
+        if _is_one(source):
+            one = by_path.get(absolute)
+            if one is not None and one.root == _root(source):
+                found.setdefault(source, one.name)
+        elif source not in sources.overlapping:
             found[source] = ""
-        for file in files.get(_root(source), ()) if source not in found else ():
-            if not _is_one(source) or file.path == absolute:
-                found.setdefault(source if file.path == absolute else file.path, file.name)
+        else:
+            for file in files.get(_root(source), ()):
+                found.setdefault(file.path, file.name)
     return list(found.items())
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 from html import unescape
 from pathlib import Path
 from random import Random
@@ -126,6 +127,24 @@ def test_working_files_below_an_archive_are_no_part_of_it(archive: Path) -> None
     assert content(archive.with_name("back")).keys() == {
         "c/5.warc.gz", "c/6.warc.gz", "crawl2.warc.gz", "crawl3.warc.gz",
     }  # fmt: skip
+
+
+def test_results_are_restored_through_a_link_to_them(archive: Path, tmp_path: Path) -> None:
+    """A revisit that the source had is that of an earlier run, and no journal of it is missing."""
+    before, smaller = tmp_path / "before", tmp_path / "smaller"
+    typed("dedup", archive, "--out", before)
+    shutil.rmtree(before / DIRECTORY)  # the source of the next run
+    write(before / "crawl3b.warc.gz", 4, BODIES[:1])
+    revisits = before / "crawl3.warc.gz"
+    revisits.write_bytes(revisits.read_bytes() + (before / "crawl3b.warc.gz").read_bytes())
+    (before / "crawl3b.warc.gz").unlink()
+    typed("dedup", before, "--out", smaller)
+    (tmp_path / "link").symlink_to(smaller)
+    for result in (smaller, tmp_path / "link"):
+        again = tmp_path / f"again-{result.name}"
+        out, said = typed("undedup", result, "--out", again)
+        assert "1 record restored" in out.replace("records", "record") and "missing" not in said
+        typed("verify", "--against", before, again, "--records")
 
 
 def test_a_directory_of_working_files_is_read_if_it_is_named(tmp_path: Path) -> None:

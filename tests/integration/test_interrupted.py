@@ -104,7 +104,7 @@ def test_an_interrupted_command_says_how_to_go_on(
         raise KeyboardInterrupt
 
     for words, said in (
-        (("dedup", ".", "--out", "smaller"), "; run the same command again to resume"),
+        (("manifest", ".", "-o", "new"), "; run the same command again to resume"),
         (("index", ".", "new"), "; run the same command again, a build with --resume to keep"),
         (("lookup", ".", "--url", "http://a.example/"), "\n"),
     ):

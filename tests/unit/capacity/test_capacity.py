@@ -199,7 +199,7 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
     assert costs["rerun_bytes_read"] == pytest.approx(4e12)
     assert costs["gets"] == pytest.approx(5e12 / 4e6 + 10e6)
     assert costs["heads"] == 10 * 1000 + 2 * 5e6
-    assert costs["hours_of_gets"] == pytest.approx(21.26e6 / 5500 / 3600)
+    assert costs["hours_of_requests"] == pytest.approx(21.26e6 / 5500 / 3600)
     assert costs["puts"] == pytest.approx(0.8e12 / 8e6 + 2000)
     assert costs["request_cost"] == pytest.approx(21.26e6 * 1e-6 + 102_000 * 1e-5)
     assert costs["saved_per_month"] == pytest.approx(2.0)
