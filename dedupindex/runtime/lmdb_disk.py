@@ -47,7 +47,7 @@ def full_hint(path: Path) -> str:
 
 def _allocate(path: Path, size: int) -> None:
     """Allocate the bytes of a file, which is made if it does not exist."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o755)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         if size:
             os.posix_fallocate(descriptor, 0, size)
