@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -21,6 +22,7 @@ from demo.steps import free_port
 from tests.peers.environments import ROOT
 from tests.peers.spark import spark
 from tests.support.stores import web
+from tests.unit.post_crawl.test_index_originals import write
 
 pytestmark = pytest.mark.peer
 DATA = ROOT / "tests/data/warc"
@@ -74,15 +76,16 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
     remote = shown("batch.md", "## Remote sources\n", "## On Apache Spark\n")
     on_spark = shown("batch.md", "## On Apache Spark\n", "### Loading into Cassandra\n")
     again = shown("batch.md", "And the command, on the driver:", "* **Executors")
-    large = shown("scale.md", "## Rewriting a petabyte of WARC files\n", "## An index of many")
-    verify = re.findall(r"`(bin/verify --against s3:[^`]+)`", (ROOT / "docs/scale.md").read_text())
+    large = shown("scale.md", "## Rewriting a petabyte of WARC files\n", "**Without Spark**")
+    scale = (ROOT / "docs/scale.md").read_text()
+    verify = re.findall(r"`(bin/verify --against s3:[^`]+ --spark [^`]+)`", scale)
     typed = [*remote, *on_spark, *again, *large, *verify]
     assert (len(remote), len(on_spark), len(again), len(large), len(verify)) == (4, 4, 1, 3, 1)
 
     where = f"spark://127.0.0.1:{free_port()}"
     keys = [line for line in worker if "AWS_" in line]  # the store's are in the environment
     rooms = [line for line in worker if line.startswith("export") and line not in keys]
-    assert len(keys) == len(rooms) == 1
+    assert (len(keys), len(rooms)) == (2, 1)
     script = ["trap 'kill $(jobs -p) 2>/dev/null || :' EXIT", home, f"{master} 2>master &"]
     script += [f"({rooms[0]}; exec {worker[-1]}) 2>worker-{number} &" for number in (1, 2)]
     for n in (1, 2):
@@ -113,3 +116,37 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
     for application in applications:  # both workers worked, and left nothing behind
         assert {"0", "1"} <= set(os.listdir(application))
     assert not list(tmp_path.glob("scratch/dedupindex-*")), os.listdir(tmp_path / "scratch")
+
+
+def test_each_host_rewrites_and_restores_its_own_files(tmp_path: Path) -> None:
+    """The commands for three hosts without Spark, with nothing but the store in common."""
+    (tmp_path / "bin").symlink_to(ROOT / "bin")
+    scale, post_crawl = ((ROOT / f"docs/{name}.md").read_text() for name in ("scale", "post-crawl"))
+    each, once, rewrite, check = shown("scale.md", "**Without Spark**", "`bin/verify` runs on one")
+    (share,) = re.findall(r"`(bin/verify --against s3:[^`]+/h0 [^`]+)`", scale)
+    (undo,) = re.findall(r"^    (bin/undedup s3:.*/h0 .*)$", post_crawl, re.MULTILINE)
+    records = "bin/verify --against s3://bucket/warcs/h0 s3://bucket/again/h0 --records"
+
+    def of_hosts(line: str) -> list[str]:
+        return [line.replace("h0", f"h{n}").replace("st0", f"st{n}") for n in range(3)]
+
+    script = [*of_hosts(each), once, *of_hosts(rewrite), check]
+    script += [*of_hosts(share), *of_hosts(undo), *of_hosts(records)]
+    bodies = [Random(number).randbytes(1500) for number in range(3)]
+    files = {f"by-host/warcs/h{n}/{n}.warc.gz": tmp_path / f"{n}.warc.gz" for n in range(3)}
+    for day, path in enumerate(files.values(), 1):
+        write(path, day, bodies)
+    with s3_server(files) as store:
+        whole = "\n".join(line.replace("s3://bucket/", "s3://archive/by-host/") for line in script)
+        done = subprocess.run(
+            ["bash", "-euxo", "pipefail", "-c", whole],
+            cwd=tmp_path,
+            env={**os.environ, **store, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+    assert done.stdout.count("of 3 records in the plan 3 became revisits") == 2
+    assert done.stdout.count("1 file: 3 records restored") == 2
