@@ -14,7 +14,7 @@ import pickle
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +25,7 @@ from dedupindex.errors import BadInput, DedupError
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
     from multiprocessing.context import BaseContext
+    from multiprocessing.process import BaseProcess
     from multiprocessing.sharedctypes import Synchronized
 
 _KILLED = (
@@ -60,19 +61,23 @@ def workers(
     process is killed or cannot be started.
     """
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+    from multiprocessing import active_children
 
     context = _context()
     initial = os.getpid(), begin, *shared
+    others = set(active_children())
     try:
         with ProcessPoolExecutor(count, context, initializer=_begin, initargs=initial) as pool:
             try:
                 started = _start_processes(pool, count)
+                own = set(active_children()) - others
                 if context.get_start_method() == "spawn":
                     _check_started(started)
                 yield pool
             except BaseException:
                 pool.shutdown(wait=wait_for_tasks, cancel_futures=True)
                 raise
+            _await_end(pool, own)
     except BrokenExecutor as error:
         raise DedupError(_KILLED) from error
 
@@ -115,6 +120,22 @@ def _start_processes(pool: ProcessPoolExecutor, count: int) -> Future[int]:
         return [pool.submit(int) for _ in range(count)][0]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _await_end(pool: ProcessPoolExecutor, own: Set[BaseProcess]) -> None:
+    """Wait until the processes of a pool have ended; if one was killed, end the others.
+
+    One that is killed while it waits for a task keeps the lock of their queue. If the pool is shut
+    down in that moment, it does not notice, and the others wait for the lock for ever.
+    """
+    from multiprocessing.connection import wait
+
+    pool.shutdown(wait=False)
+    while alive := [process for process in own if process.is_alive()]:
+        if any(process.exitcode for process in own):
+            for process in alive:
+                process.terminate()
+        wait([process.sentinel for process in alive])
 
 
 def _check_started(started: Future[int]) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
+from multiprocessing import get_context
 from operator import call
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import duckdb
@@ -172,6 +176,28 @@ def test_a_manifest_leaves_no_thread(tmp_path: Path, jobs: int) -> None:
 
 def _less(shared: int, task: int) -> int:
     return task - shared
+
+
+def test_a_process_that_is_killed_at_the_end_keeps_no_other_waiting() -> None:
+    """It has the lock of their queue; a pool that is being shut down does not notice."""
+    context = get_context("fork")
+    lock = context.Lock()
+
+    def wait_for_task() -> None:
+        lock.acquire()
+        signal.pause()
+
+    processes = {context.Process(target=wait_for_task) for _ in range(2)}
+    for process in processes:
+        process.start()
+    while lock.acquire(block=False):
+        lock.release()
+    with ProcessPoolExecutor(1) as pool:
+        waker = Timer(0.1, next(iter(processes)).kill)
+        waker.start()
+        workers._await_end(pool, processes)
+    waker.join()
+    assert {process.exitcode for process in processes} == {-signal.SIGKILL, -signal.SIGTERM}
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
