@@ -184,6 +184,7 @@ def test_a_process_that_is_killed_at_the_end_keeps_no_other_waiting() -> None:
     lock = context.Lock()
 
     def wait_for_task() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # as those of a pool do
         lock.acquire()
         signal.pause()
 
