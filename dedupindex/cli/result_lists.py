@@ -17,7 +17,13 @@ from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.stored_journal import mirror_journals
 from dedupindex.runtime.external_sort import sorted_lines
-from dedupindex.runtime.files import already_exists, atomic_file, check_writable, require_directory
+from dedupindex.runtime.files import (
+    already_exists,
+    atomic_file,
+    check_writable,
+    is_utf8,
+    require_directory,
+)
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
 
@@ -57,18 +63,14 @@ def write_cdxj(names: Mapping[str, str], target: Path, jobs: int) -> bool:
 
     Files of names that are not UTF-8 are left out: no line could state where their records are.
     """
-    problems = [Problem(path, -1, _NO_NAME) for path in names if not _is_utf8(path)]
-    names = {path: name for path, name in names.items() if _is_utf8(path)}
+    problems = [Problem(path, -1, _NO_NAME) for path in names if not is_utf8(path)]
+    names = {path: name for path, name in names.items() if is_utf8(path)}
     with atomic_file(target) as stream:
         if names:
             with show_progress() as progress:
                 stream.writelines(_cdxj(names, jobs, problems, progress))
     warn(problems)
     return not problems
-
-
-def _is_utf8(path: str) -> bool:
-    return path.encode("utf-8", "replace").decode() == path
 
 
 def _cdxj(

@@ -38,7 +38,7 @@ from dedupindex.indexer.stage import Staged, StageTask, run_task
 from dedupindex.indexer.stage_spark import stage_on
 from dedupindex.indexer.tasks import BuildPlan, crawls_of_files, make_plan
 from dedupindex.object_store import is_remote, local, redacted
-from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.files import NO_SPACE, exclusive
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, is_stream, service_of
@@ -319,7 +319,7 @@ def _cleanup(index: Path, *, adds: bool) -> Iterator[None]:
                 index.rmdir()
         raise
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        full = error.errno in NO_SPACE
         directory = Path(error.filename or index).parent
         closed = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         closed = closed and not os.access(directory, os.W_OK)

@@ -14,7 +14,8 @@ from typing import IO, BinaryIO
 
 from dedupindex.errors import BadInput, IndexBusy
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # a disk, or what a user may have of it, is full
+_FULL = (*NO_SPACE, errno.EFBIG)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -150,11 +151,14 @@ def _appear(beside: Path, path: Path) -> None:
 
 def check_name(path: str) -> None:
     """Raise `BadInput` for a name that is not UTF-8, which JSON and DuckDB cannot represent."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
+    if not is_utf8(path):
         shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-        raise BadInput(f"{shown}: this name is not UTF-8: rename it, or give it a link") from None
+        raise BadInput(f"{shown}: this name is not UTF-8: rename it, or give it a link")
+
+
+def is_utf8(path: str) -> bool:
+    """Return whether the name of a file is UTF-8."""
+    return path.encode("utf-8", "replace").decode() == path
 
 
 def sync_directory(path: Path) -> None:

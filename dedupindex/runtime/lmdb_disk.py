@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from contextlib import suppress
 from pathlib import Path
 
 from dedupindex.runtime.atomic_replace import free_space
+from dedupindex.runtime.files import NO_SPACE
 
 MAX_READERS = 1024  # of a data file, in all processes
 _BYTES = 64 * MAX_READERS + 4096  # more than LMDB needs: 64 for a reader, and a head
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _FULL = 1 << 20  # bytes that are free
 
 
@@ -35,7 +34,7 @@ def reserve_lock(path: Path) -> None:
         finally:
             beside.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             raise OSError(error.errno, os.strerror(error.errno), str(lock)) from error
         # LMDB makes the file, or says why it cannot be opened: a file system has no links, say.
 

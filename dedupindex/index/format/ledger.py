@@ -27,7 +27,7 @@ import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ from dedupindex.index.format.visits import CODE, latest
 from dedupindex.index.load.runs import (
     CHUNK,
     RunWriter,
+    chunked,
     merge,
     merge_files,
     read_directory,
@@ -182,11 +183,6 @@ def _unique(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
             yield chunk
             chunk = []
     if chunk:
-        yield chunk
-
-
-def _chunked(found: Iterator[bytes]) -> Iterator[list[bytes]]:
-    while chunk := list(islice(found, CHUNK)):
         yield chunk
 
 
@@ -345,7 +341,7 @@ class LedgerWriter:
             sources.append(merge_files(runs, runs[0].parent))
         name = f"{secrets.token_hex(8)}.led"  # never one that an older state has named
         kept = latest(chain.from_iterable(_unique(merge(sources))), self._lengths[0])
-        count = write(self._directory / name, _chunked(kept))
+        count = write(self._directory / name, chunked(kept))
         sync_directory(self._index)
         self._kept = [old for old in self._names if old not in merged] + [name] * bool(count)
         return self._kept

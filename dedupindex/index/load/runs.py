@@ -20,7 +20,7 @@ import sys
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, TypeVar
@@ -178,6 +178,12 @@ def merge_files(paths: list[Path], directory: Path) -> Iterator[list[bytes]]:
     yield from merge([read_run(path) for path in paths])
 
 
+def chunked(items: Iterator[bytes]) -> Iterator[list[bytes]]:
+    """Yield items in lists of `CHUNK`, as `write_run` takes them."""
+    while chunk := list(islice(items, CHUNK)):
+        yield chunk
+
+
 def in_order(items: Iterable[bytes], scratch: Path) -> Iterator[bytes]:
     """Yield items sorted; if there are many, on disk, in a temporary directory in `scratch`."""
     items = iter(items)
@@ -187,9 +193,8 @@ def in_order(items: Iterable[bytes], scratch: Path) -> Iterator[bytes]:
         return
     with TemporaryDirectory(dir=scratch, prefix="sorting-") as folder:
         writer = RunWriter(Path(folder), "sorted", run_bytes=_SORTED_BYTES)
-        while held:
-            writer.extend(held)
-            held = list(islice(items, CHUNK))
+        for chunk in chain([held], chunked(items)):
+            writer.extend(chunk)
         writer.flush()
         for batch in merge_files(writer.paths, Path(folder)):
             yield from batch

@@ -16,7 +16,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import lmdb
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.errors import Damaged, IndexUnavailable, SettingsConflict
 from dedupindex.index.format import cells
-from dedupindex.index.load.runs import CHUNK, in_order, read_run, write_run
+from dedupindex.index.load.runs import chunked, in_order, read_run, write_run
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.lmdb_disk import full_hint, reserve_lock
 
@@ -131,7 +130,7 @@ class Staging:
 
         for path in (*self.runs(), *self.ledger()):
             staged = (renumbered(one, lengths, given) for chunk in read_run(path) for one in chunk)
-            write_run(self._new / path.name, _chunks(in_order(staged, self._new)))
+            write_run(self._new / path.name, chunked(in_order(staged, self._new)))
         with atomic_file(self._new / self._journal.name) as stream:
             stream.write(self._journal.read_bytes())
         shutil.rmtree(self._gone, ignore_errors=True)
@@ -196,11 +195,6 @@ class Numbers:
         except lmdb.Error as error:
             why = f"{error}{full_hint(self._path)}"
             raise IndexUnavailable(f"{self._path} cannot be written: {why}") from error
-
-
-def _chunks(entries: Iterator[bytes]) -> Iterator[list[bytes]]:
-    while chunk := list(islice(entries, CHUNK)):
-        yield chunk
 
 
 def renumbered(staged: bytes, lengths: list[int], given: Callable[[int], int]) -> bytes:

@@ -17,6 +17,7 @@ from dedupindex.crawls import compare_crawls, lifecycle
 from dedupindex.crawls.compare_crawls import CHANGES, COLUMNS, ORDERS, compare
 from dedupindex.crawls.counting import LookupCounter, LookupOutcome, add_counted
 from dedupindex.crawls.parse_report import add_self_report
+from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import make_store
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.urlkey import host_of
@@ -199,17 +200,22 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     assert json.loads(typed(*words, "--json")[0])["warnings"] == []
 
 
+def commit_with_hit(store: Store, url: bytes) -> None:
+    """Commit the crawl `new`, which has looked up `url` and found it."""
+    counter = LookupCounter()
+    counter.count_lookup(("new", "", url, LookupOutcome("exact_url", 10), -1, 1000))
+    store.write(partial(add_counted, counted=counter.take()))
+    store.write(lambda writing: lifecycle.commit(writing, "new", ""))
+
+
 def test_the_command_is_named_that_reads_a_crawl_of_revisits_only(tmp_path: Path) -> None:
     """It has stored nothing, so the index has nothing of it before its WARCs are read."""
     index = begin(tmp_path)
     old = capture(1, b"http://x.example/1", crawl="old", container="old.warc.gz", offset=1)
     load(index, [old])
     with closing(make_store(index)) as store:
-        counter = LookupCounter()
         store.write(partial(lifecycle.begin, name="new"))
-        counter.count_lookup(("new", "", old.url, LookupOutcome("exact_url", 10), -1, 1000))
-        store.write(partial(add_counted, counted=counter.take()))
-        store.write(lambda writing: lifecycle.commit(writing, "new", ""))
+        commit_with_hit(store, old.url)
     said = typed("report", index, "--crawl", "new", "--compare", "old", status=4)[1]
     assert "its lookups found 1 duplicate" in said and "was not read" in said
     assert "index --add --crawl new WARCS INDEX" in said
@@ -220,15 +226,12 @@ def test_the_files_that_a_crawl_reported_are_named_before_it_is_merged(tmp_path:
     old = capture(1, b"http://x.example/1", crawl="old", container="old.warc.gz", offset=1)
     load(index, [old])
     with closing(make_store(index)) as store:
-        counter = LookupCounter()
         stored = [
             capture(n, b"http://x.example/%d" % n, crawl="new", container=f"/w/{n}.warc.gz")
             for n in range(2, 9)
         ]
         report(store, "new", *stored)
-        counter.count_lookup(("new", "", old.url, LookupOutcome("exact_url", 10), -1, 1000))
-        store.write(partial(add_counted, counted=counter.take()))
-        store.write(lambda writing: lifecycle.commit(writing, "new", ""))
+        commit_with_hit(store, old.url)
     words = ("report", index, "--crawl", "new", "--compare", "old")
     names = "2.warc.gz, 3.warc.gz, 4.warc.gz, 5.warc.gz, 6.warc.gz and 2 more"
     said = typed(*words, status=4)[1]
