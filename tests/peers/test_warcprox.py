@@ -83,8 +83,18 @@ def proxying(
         "DEDUPINDEX_CRAWL": crawl,
         **env,
     }
-    with running(words, folder / "log", lambda: listening(port), **settings):
+    log = folder / "log"
+    with running(words, log, lambda: serving(port, log), **settings):
         yield port
+
+
+def serving(port: int, log: Path) -> bool:
+    """Return whether the last of warcprox's processors, which makes no table, has started.
+
+    It accepts connections before it makes the table of its own deduplication, without which it
+    drops what it has fetched.
+    """
+    return b"RunningStats(tid=" in log.read_bytes() and listening(port)
 
 
 def fetch(

@@ -15,9 +15,9 @@ from dedupindex.sources import open_source
 from dedupindex.sources.conformance import check_source
 from demo.steps import free_port
 from tests.peers.environments import ROOT, WARCPROX, environment, running, until
-from tests.peers.replay import listening, records
+from tests.peers.replay import records
 from tests.peers.site import COPIES, PAGES, site
-from tests.peers.test_warcprox import crawl, fetch, meta, warcs
+from tests.peers.test_warcprox import crawl, fetch, meta, serving, warcs
 from tests.support.commands import typed
 
 pytestmark = pytest.mark.peer
@@ -31,7 +31,8 @@ def warcprox(folder: Path, *options: str) -> Iterator[int]:
     words: list[str | Path] = [tools / "python", ROOT / "tests" / "peers" / "warcprox_main.py"]
     words += ["-b", "127.0.0.1", "-p", str(port), "-d", folder / "warcs", "-z", *options]
     words += ["-c", folder / "ca.pem", "--certs-dir", folder / "certs"]
-    with running(words, folder / "log", lambda: listening(port), PYTHONPATH=""):
+    log = folder / "log"
+    with running(words, log, lambda: serving(port, log), PYTHONPATH=""):
         yield port
 
 
