@@ -53,6 +53,18 @@ Thread.start = interrupted
 cli.group.main = run
 sys.exit(cli.main())
 """
+_IMPORTING = """
+import runpy, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" turns off
+sys.meta_path.insert(0, Interrupting())
+runpy.run_module("dedupindex", run_name="__main__")
+"""
 _FAILING = """
 import sys, time
 from dedupindex import cli
@@ -133,6 +145,11 @@ def test_processes_that_are_interrupted_while_they_begin() -> None:
         [sys.executable, "-c", _BEGINNING], capture_output=True, timeout=120, check=False
     )
     assert (done.returncode, done.stderr) == (130, b"dedupindex: interrupted\n")
+
+
+def test_a_command_that_is_interrupted_while_it_imports_modules() -> None:
+    done = subprocess.run([sys.executable, "-c", _IMPORTING], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_an_interrupted_command_returns_to_its_python_caller() -> None:
