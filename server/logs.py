@@ -17,6 +17,8 @@ from dedupindex.runtime.tables import printable
 
 LOGGER = logging.getLogger("dedupindex.server")
 _TRACE = 4000  # characters of a stack trace, its last
+_REPEAT = 60.0  # seconds
+_unavailable: dict[str, float] = {}  # when the last line was logged, by code
 
 
 class _OneLine(logging.Formatter):
@@ -97,6 +99,16 @@ def report(error: BaseException, environ: Mapping[str, Any]) -> None:
     """Log a defect: request and traceback on one line."""
     trace = "".join(traceback.format_exception(error))[-_TRACE:]
     _log(logging.ERROR, "defect", environ, f"{request_line(environ)}: {trace}", {"trace": trace})
+
+
+def unavailable(code: str, message: str, environ: Mapping[str, Any]) -> None:
+    """Log why a request is answered 503; of those with the same code one in a minute."""
+    now = time.monotonic()
+    if now - _unavailable.get(code, -_REPEAT) < _REPEAT:
+        return
+    _unavailable[code] = now
+    text = f"{request_line(environ)} answered 503 {code}: {message}"
+    _log(logging.ERROR, "unavailable", environ, text, {"code": code, "message": message})
 
 
 def audit(

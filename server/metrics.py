@@ -11,6 +11,7 @@ import mmap
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
 from itertools import islice, product
 from threading import Lock
 from time import monotonic_ns, perf_counter_ns, sleep
@@ -36,7 +37,7 @@ from dedupindex.index.shared_filter import FilterStatus
 from dedupindex.lookup.decide import Strategy
 from server.config import COUNT_EVERY, RECORDS_CRAWL
 from server.live_index import LiveIndex
-from server.logs import report
+from server.logs import report, unavailable
 from server.responses import ERRORS, Reply, code_of, error_reply
 from server.routes import ROUTES
 
@@ -116,10 +117,12 @@ class Metrics:
             self._mine[CELLS[code]] += 1
 
     def record(self, error: Exception, environ: dict[str, Any]) -> tuple[str, str]:
-        """Count an error, and log it if it is a defect; return its code and message."""
+        """Count an error; log a defect, and what an operator must mend; return code and message."""
         code, message = "internal", ERRORS["internal"][1]
         if isinstance(error, DedupError):
             code, message = code_of(error), str(error)
+            if ERRORS[code][0] == HTTPStatus.SERVICE_UNAVAILABLE and code != "overloaded":
+                unavailable(code, message, environ)
         else:
             report(error, environ)
         self.error(code)

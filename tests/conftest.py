@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -143,11 +144,20 @@ def end_fsspec() -> Iterator[None]:
     for one in classes:
         one.clear_instance_cache()
         classes.extend(one.__subclasses__())
-    gc.collect()  # closes their connections
+    gc.collect()  # their connections are closed, for which fsspec waits a tenth of a second only
+    asyncio.run_coroutine_threadsafe(_tasks_end(), asyn.loop[0]).result()
     asyn.loop[0].call_soon_threadsafe(asyn.loop[0].stop)
     asyn.iothread[0].join()
     asyn.loop[0].close()
     asyn.loop[0] = asyn.iothread[0] = None
+
+
+async def _tasks_end() -> None:
+    """Return when the other tasks of this loop have ended, and what they called soon."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=20)
+    await asyncio.sleep(0)
 
 
 @pytest.fixture(scope="session")

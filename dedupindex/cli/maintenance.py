@@ -410,4 +410,4 @@ def _crawls_too(index: Path, target: Path, repair: str) -> int:
 
 
 def _size(index: Path) -> int:
-    return sum(map(size_on_disk, data_files(index)))
+    return sum(size_on_disk(status) for _, status in data_files(index))

@@ -98,8 +98,8 @@ def named_errors(path: Path) -> Iterator[None]:
         raise
 
 
-def data_files(directory: Path) -> Iterator[os.stat_result]:
-    """Yield the status of all files below a directory, also while others come and go.
+def data_files(directory: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield all files below a directory with their status, also while others come and go.
 
     Lock files are left out: their size says nothing, and readers write them.
     """
@@ -107,7 +107,7 @@ def data_files(directory: Path) -> Iterator[os.stat_result]:
         with suppress(OSError):
             status = path.stat()
             if S_ISREG(status.st_mode) and not path.name.endswith("lock"):
-                yield status
+                yield path, status
 
 
 def size_on_disk(file: os.stat_result) -> int:

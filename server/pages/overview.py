@@ -20,6 +20,7 @@ from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
+from dedupindex.index.load import staging
 from dedupindex.runtime.charts import bar
 from dedupindex.runtime.files import data_files, size_on_disk
 from server.api.crawls import crawl_rows
@@ -129,11 +130,15 @@ class Overview(Handlers):
 
 
 def _on_disk(index: Path) -> tuple[int, str]:
-    """Return the bytes of an index on disk, and its last change as a WARC-Date, "" for none."""
+    """Return the bytes of an index on disk, and its last change as a WARC-Date, "" for none.
+
+    What a build or one that failed has staged is on the disk, and not yet in the index.
+    """
     size, changed = 0, 0.0
-    for status in data_files(index):
+    for path, status in data_files(index):
         size += size_on_disk(status)
-        changed = max(changed, status.st_mtime)
+        if path.relative_to(index).parts[0] not in staging.NAMES:
+            changed = max(changed, status.st_mtime)
     latest = datetime.fromtimestamp(changed, UTC)
     return size, latest.strftime("%Y-%m-%dT%H:%M:%SZ") if changed else ""
 

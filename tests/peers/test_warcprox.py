@@ -84,11 +84,11 @@ def proxying(
         **env,
     }
     log = folder / "log"
-    with running(words, log, lambda: serving(port, log), **settings):
+    with running(words, log, lambda: has_started(port, log), **settings):
         yield port
 
 
-def serving(port: int, log: Path) -> bool:
+def has_started(port: int, log: Path) -> bool:
     """Return whether the last of warcprox's processors, which makes no table, has started.
 
     It accepts connections before it makes the table of its own deduplication, without which it

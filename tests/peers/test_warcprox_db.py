@@ -17,7 +17,7 @@ from demo.steps import free_port
 from tests.peers.environments import ROOT, WARCPROX, environment, running, until
 from tests.peers.replay import records
 from tests.peers.site import COPIES, PAGES, site
-from tests.peers.test_warcprox import crawl, fetch, meta, serving, warcs
+from tests.peers.test_warcprox import crawl, fetch, has_started, meta, warcs
 from tests.support.commands import typed
 
 pytestmark = pytest.mark.peer
@@ -32,7 +32,7 @@ def warcprox(folder: Path, *options: str) -> Iterator[int]:
     words += ["-b", "127.0.0.1", "-p", str(port), "-d", folder / "warcs", "-z", *options]
     words += ["-c", folder / "ca.pem", "--certs-dir", folder / "certs"]
     log = folder / "log"
-    with running(words, log, lambda: serving(port, log), PYTHONPATH=""):
+    with running(words, log, lambda: has_started(port, log), PYTHONPATH=""):
         yield port
 
 

@@ -165,6 +165,18 @@ def test_the_overview_of_the_index(web: FlaskClient) -> None:
     assert "surt-0.3.1" in shown
 
 
+def test_what_a_failed_build_has_staged_is_not_written_to_the_index(
+    web: FlaskClient,
+) -> None:
+    index = web.application.config["live"].index
+    (index / "staging").mkdir()
+    (index / "staging" / "1.run").write_bytes(b"")
+    for path in index.rglob("*"):
+        os.utime(path, (1, 1))
+    os.utime(index / "staging" / "1.run")
+    assert "1970-01-01T00:00:01Z" in card(web, "/", "Last written")
+
+
 def test_all_pages_have_the_same_payload_saved(web: FlaskClient) -> None:
     """Also where its share is not known: a crawl that found misses, and reported nothing."""
     for name in ("silent", "other", "unasked"):

@@ -17,6 +17,7 @@ from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
 
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import EMPTY, Digest, Spelling
+from dedupindex.errors import IndexUnavailable
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.params import PARAMETERS
 from server.app import create_app
@@ -393,6 +394,25 @@ def test_a_defect_is_an_answer_and_one_line_of_the_log(
     assert code(response) == (500, "internal")
     assert "ZeroDivisionError" in caplog.text
     assert "Traceback" not in response.text
+
+
+def test_why_writes_are_answered_503_is_logged_once_a_minute(
+    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a full disk lookups work, so nothing else would tell the operator."""
+
+    def full(*_: object, **__: object) -> None:
+        raise IndexUnavailable("crawls.mdb cannot be opened: No space left on device")
+
+    monkeypatch.setattr("server.worker_crawls.Crawls.write", full)
+    monkeypatch.setattr("server.logs.LOGGER.propagate", True)
+    monkeypatch.setattr("server.logs._unavailable", {})
+    web = client()
+    for _ in range(3):
+        assert code(web.post("/crawls", data={"name": "a"})) == (503, "index_unavailable")
+    logged = [line for line in caplog.messages if "answered 503" in line]
+    why = "crawls.mdb cannot be opened: No space left on device"
+    assert logged == [f"POST /crawls answered 503 index_unavailable: {why}"]
 
 
 @pytest.mark.parametrize("url", ["é", "中", "http://a.example/%e9é"])
