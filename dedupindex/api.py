@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -317,9 +317,39 @@ class Index:
             if url is not None and state.settings.by_url:
                 yield from state.snapshot.view_for(state.view, keys, *asker).at_url(url)
                 return
-            for capture in state.snapshot.captures(state.view, keys, *asker):
+            for _, capture in state.snapshot.captures(state.view, keys, *asker):
                 if url is None or capture.url == url:
                     yield capture
+
+    def captures_after(
+        self, position: str = "", *, crawl: str = "", namespaces: Iterable[str] = ()
+    ) -> Iterator[tuple[str, Capture]]:
+        """Yield all originals after a position in their list, each with its own position.
+
+        position    of the last capture that is known, "" for the beginning of the list
+
+        The list is in the order of digests. A position stays valid when the index changes: what was
+        added before it is not yielded. An index in files is read from there on, a cluster as a
+        whole. `crawl` and `namespaces` are those of `captures`.
+
+        Raises `BadQuery` for text that is no position; `UnknownCrawl`.
+
+        >>> with dedupindex.open("my-index") as index:
+        ...     for position, capture in index.captures_after():
+        ...         print(capture.url.decode(), list(index.captures_after(position)))
+        http://example.com/ []
+        """
+        with self._state() as state:
+            keys = state.settings.keys()
+            begin, passed = _key_and_count(position, keys.lengths())
+            asker = crawl, tuple(sorted(namespaces))
+            found = state.snapshot.captures(state.view, keys, *asker, begin=begin)
+            last, count = b"", 0
+            for key, capture in found:
+                count = count + 1 if key == last else 1
+                last = key
+                if key != begin or count > passed:
+                    yield f"{key.hex()}.{count}", capture
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers and settings of the index, as ``GET /stats`` of the server does.
@@ -361,6 +391,21 @@ class Index:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _key_and_count(position: str, lengths: Sequence[int]) -> tuple[bytes, int]:
+    """Return a key, and how many of its captures were passed; raises `BadQuery`.
+
+    `lengths` are those of keys, by the algorithm's code, with which they begin.
+    """
+    if not position:
+        return b"", 0
+    written, _, count = position.partition(".")
+    with suppress(ValueError, IndexError):
+        key = bytes.fromhex(written)
+        if key[0] and len(key) == lengths[key[0]]:
+            return key, int(count)
+    raise BadQuery(f"no list of captures has a position {position[:200]!r}")
 
 
 def _bytes(url: str | bytes) -> bytes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice
+from math import inf
 from mimetypes import types_map
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import click
@@ -18,7 +20,7 @@ from dedupindex.api import open as open_api
 from dedupindex.capture import Capture
 from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
-from dedupindex.cli.options import COUNT, flag, option, shared_options, wants_json
+from dedupindex.cli.options import COUNT, RealNumber, flag, option, shared_options, wants_json
 from dedupindex.crawls.store import suggestion
 from dedupindex.crawls.stores import crawl_named, crawl_names, open_store
 from dedupindex.errors import UnknownCrawl
@@ -48,6 +50,7 @@ bin/list my-index                                    # a hundred captures of any
 bin/list my-index --url http://example.com/          # all captures of one URL, by date
 bin/list my-index --host example.com --from 2026-10 --limit 0 --csv > example.csv
 bin/list my-index --mime video/mp4 --min-size 1000000 --of-crawl weekly-7
+bin/list my-index --host example.com --seconds 5     # and where the search can go on
 bin/list my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --json
 """
 
@@ -68,6 +71,12 @@ bin/list my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --json
 @option("--of-crawl", setting=False, metavar="NAME", help="That this crawl stored; '': unnamed.")
 @option("--crawl", metavar="NAME", default="", help="Also what this open crawl has reported.")
 @option("--limit", type=COUNT, default=LIMIT, help="Captures to list; 0 for all.")
+@option("--after", setting=False, metavar="POSITION", help="Only what follows in the list.")
+@option(
+    "--seconds", type=RealNumber(0), default=0.0, setting=False, show_default=False,
+    help="Search for so long at most.",
+)  # fmt: skip
+@flag("--next", "follow", setting=False, help="End --json with the POSITION to go on from.")
 @flag("--csv", setting=False, help="Lines of CSV, after one with the names of the columns.")
 @shared_options("--json", help="One JSON object a capture on stdout.")
 def command(
@@ -78,6 +87,9 @@ def command(
     digest: str | None,
     crawl: str,
     limit: int,
+    after: str | None,
+    seconds: float,
+    follow: bool,
     csv: bool,
     **conditions: Any,
 ) -> int:
@@ -86,6 +98,9 @@ def command(
     They are listed in the order of their digests, or by date with --url and --digest. It reads the
     whole index until it has found --limit captures, except with --digest, and with --url if the
     index was built with --by-url. The status is 10 if there is no such capture.
+
+    If there are more, or --seconds are over, a message names the POSITION with which --after goes
+    on; --next writes it as a last line of --json, {"next": "..."}, which is null at the end.
     """
     if sum(given is not None for given in (url, prefix, digest)) > 1:
         raise click.UsageError("give one of --url, --prefix and --digest")
@@ -93,19 +108,57 @@ def command(
         raise click.UsageError("give either --date, or --from and --to")
     if csv and wants_json():
         raise click.UsageError("give one of --csv and --json")
-    matches = _matcher(**conditions)
+    if follow and not wants_json():
+        raise click.UsageError("--next needs --json")
+    if (url or digest) is not None and (after or seconds or follow):
+        raise click.UsageError("--after, --seconds and --next are not for --url and --digest")
+    matches = _matcher(prefix=prefix, **conditions)
     where = index_or_engine(index, engine)
     if crawl and (cancelled := cancelled_crawl(where, crawl)):
         say(f"warning: {cancelled}; listed is what the index has without it")
     with suggesting_crawls(where, crawl), closing(open_api(where)) as opened:
         if url is not None:
-            captures = captures_at(opened, url, crawl)
+            captures = without_positions(captures_at(opened, url, crawl))
+        elif digest is not None:
+            captures = without_positions(opened.captures(digest=digest, crawl=crawl))
         else:
-            captures = opened.captures(prefix=prefix, digest=digest, crawl=crawl)
+            captures = opened.captures_after(after or "", crawl=crawl)
         names = ("host", "mime", "of_crawl")
         typed = {"url": url or prefix, **{name: conditions[name] for name in names}}
         why = partial(why_none, opened, crawl, **{name: text or "" for name, text in typed.items()})
-        return print_captures(filter(matches, captures), limit, why, csv=csv)
+        search = Search(captures, matches, seconds)
+        return print_captures(search, limit, why, csv=csv, follow=follow)
+
+
+def without_positions(captures: Iterable[Capture]) -> Iterator[tuple[str, Capture]]:
+    """Return captures as `Search` takes them, of a list that cannot be continued."""
+    return (("", capture) for capture in captures)
+
+
+class Search:
+    """The captures that match, and how far the search for them is.
+
+    It ends early, and `is_complete` is False, when it has taken `seconds`, unless these are 0.
+    """
+
+    def __init__(
+        self,
+        captures: Iterable[tuple[str, Capture]],
+        matches: Callable[[Capture], bool] = lambda capture: True,
+        seconds: float = 0,
+    ) -> None:
+        self._captures, self._matches, self.seconds = captures, matches, seconds
+        self._end = monotonic() + seconds if seconds else inf
+        self.position, self.is_complete = "", True  # the position is that of what was read last
+
+    def __iter__(self) -> Iterator[Capture]:
+        for position, capture in self._captures:
+            self.position = position
+            if self._matches(capture):
+                yield capture
+            if monotonic() > self._end:
+                self.is_complete = False
+                return
 
 
 def captures_at(opened: Index, url: str, crawl: str) -> Iterator[Capture]:
@@ -197,6 +250,7 @@ def _shown(url: bytes) -> str:
 
 def _matcher(
     *,
+    prefix: str | None,
     host: str | None,
     date: str | None,
     begin: str | None,
@@ -213,13 +267,14 @@ def _matcher(
         raise click.UsageError(f"--from {begin} is after --to {end}: no date is meant")
     if min_size is not None and max_size is not None and min_size > max_size:
         raise click.UsageError(f"--min-size {min_size} is more than --max-size {max_size}")
-    name = host_name(host) if host else b""
+    name, start = host_name(host) if host else b"", _bytes(prefix or "")
     media_type = None if mime is None else mime.encode("utf-8", "surrogateescape")
 
     def matches(capture: Capture) -> bool:
         size = -1 if capture.size_of_record else capture.size
         return (
-            (not name or is_at(in_idna(host_of(capture.url)), name))
+            capture.url.startswith(start)
+            and (not name or is_at(in_idna(host_of(capture.url)), name))
             and (not first or digits_of_date(capture.date) >= first)
             and (not last or digits_of_date(capture.date) <= last)
             and media_type in (None, capture.mime)
@@ -233,32 +288,51 @@ def _matcher(
 
 
 def print_captures(
-    captures: Iterator[Capture], limit: int, why_none: Callable[[], str], *, csv: bool = False
+    search: Search,
+    limit: int,
+    why_none: Callable[[], str],
+    *,
+    csv: bool = False,
+    follow: bool = False,
 ) -> int:
     """Print captures as a table, CSV or JSON lines; returns the exit status.
 
-    `why_none` is asked if there are none.
+    `why_none` is asked if there are none. With `follow`, a last JSON line says where to go on.
     """
+    captures = iter(search)
     first = next(captures, None)
-    if first is None:
+    if first is not None:
+        _print_rows(islice(chain([first], captures), limit or None), csv=csv)
+    position: str | None = search.position
+    if first is not None and limit and next(captures, None) is not None:
+        listed = "1 is" if limit == 1 else f"{limit:,} are"
+        more = position and f", --after {position} lists the next"
+        say(f"only the first {listed} listed; --limit 0 lists all{more}")
+    elif not search.is_complete:
+        position = search.position
+        say(f"the search ended after {search.seconds:g} s; --after {position} goes on")
+    else:
+        position = None
+    if follow:
+        print_json({"next": position})
+    if first is None and position is None:
         why = why_none()
         say(f"no capture matches{why and '; '}{why}")
         return NOTHING_FOUND
-    shown = islice(chain([first], captures), limit or None)
+    return 0
+
+
+def _print_rows(captures: Iterable[Capture], *, csv: bool) -> None:
     if csv:
-        for line in csv_lines(_COLUMNS, map(_as_json, shown)):
+        for line in csv_lines(_COLUMNS, map(_as_json, captures)):
             click.echo(line, nl=False)
     elif wants_json():
-        for capture in shown:
+        for capture in captures:
             print_json(_as_json(capture))
     else:
         click.echo(_TITLES)
-        for capture in shown:
+        for capture in captures:
             click.echo(line_of(capture))
-    if limit and next(captures, None) is not None:
-        listed = "1 is" if limit == 1 else f"{limit:,} are"
-        say(f"only the first {listed} listed; --limit 0 lists all")
-    return 0
 
 
 def _as_json(capture: Capture) -> dict[str, Any]:

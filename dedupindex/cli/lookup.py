@@ -17,7 +17,15 @@ from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.api import open as open_api
 from dedupindex.cli.common import NOTHING_FOUND, Command, is_typed, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
-from dedupindex.cli.list import captures_at, no_scheme, print_captures, suggesting_crawls, why_none
+from dedupindex.cli.list import (
+    Search,
+    captures_at,
+    no_scheme,
+    print_captures,
+    suggesting_crawls,
+    why_none,
+    without_positions,
+)
 from dedupindex.cli.list import command as list_command
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.digest import SIZES, no_label
@@ -116,7 +124,7 @@ def _list(index: Path, given: Given, options: dict[str, Any]) -> int:
     url, crawl = options["url"], options["crawl"] or ""
     with suggesting_crawls(index, crawl), closing(open_api(index)) as opened:
         why = partial(why_none, opened, crawl, url=url)
-        return print_captures(captures_at(opened, url, crawl), 0, why)
+        return print_captures(Search(without_positions(captures_at(opened, url, crawl))), 0, why)
 
 
 def _given(options: dict[str, Any]) -> Given:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+from operator import itemgetter
 from sys import getsizeof
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture, OfCrawl, Uncommitted
 from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
-from dedupindex.crawls.crawl_captures import CrawlCapture, at_url, with_prefix
+from dedupindex.crawls.crawl_captures import CrawlCapture, at_url, from_key, with_prefix
 from dedupindex.crawls.store import Reading
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
@@ -94,22 +96,25 @@ class CombinedView(Finder):
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         yield from self._base.at_url(url)
-        for capture in self._not_in_index(at_url(self._reading, self._keys.tail(url)[:URL])):
+        for _, capture in self._not_in_index(at_url(self._reading, self._keys.tail(url)[:URL])):
             if capture.url == url:
                 yield capture
 
     def at_urlkey(self, key: bytes) -> Iterator[Capture]:
         yield from self._base.at_urlkey(key)
-        for capture in self._not_in_index(at_url(self._reading, urlkey_hash(key))):
+        for _, capture in self._not_in_index(at_url(self._reading, urlkey_hash(key))):
             if urlkey(capture.url) == key:
                 yield capture
 
-    def beside_index(self) -> Iterator[Capture]:
-        """Yield the visible captures of crawls that the index itself does not hold."""
-        held = with_prefix(self._reading, b"")
+    def beside_index(self, begin: bytes) -> Iterator[tuple[bytes, Capture]]:
+        """Yield the visible captures of crawls that the index itself does not hold.
+
+        They come with their keys, in the order of these, from the key `begin` on.
+        """
+        held = from_key(self._reading, begin)
         return self._not_in_index(found for found in held if not found.entry[1] & ALSO)
 
-    def _not_in_index(self, sought: Iterable[CrawlCapture]) -> Iterator[Capture]:
+    def _not_in_index(self, sought: Iterable[CrawlCapture]) -> Iterator[tuple[bytes, Capture]]:
         """Leave out what the index holds: merged captures are in both for a while."""
         last, dates = b"", set[tuple[bytes, bytes]]()
         for found in sought:
@@ -123,7 +128,7 @@ class CombinedView(Finder):
             date = capture.url, digits_of_date(capture.date)
             if date not in dates:
                 dates.add(date)
-                yield capture
+                yield found.key, capture
 
     def _matching(
         self, prefix: bytes, limit: int, wanted: Callable[[Capture], bool]
@@ -228,15 +233,25 @@ class CrawlSnapshot:
         return CombinedView(base, self.reading, visible, keys) if self.reading and visible else base
 
     def captures(
-        self, view: View, keys: Keys, asker: str = "", namespaces: tuple[str, ...] = ()
-    ) -> Iterator[Capture]:
-        """Yield the originals that an asker sees, by their own digests; raises `UnknownCrawl`."""
+        self,
+        view: View,
+        keys: Keys,
+        asker: str = "",
+        namespaces: tuple[str, ...] = (),
+        *,
+        begin: bytes = b"",
+    ) -> Iterator[tuple[bytes, Capture]]:
+        """Return the originals that an asker sees, by the keys of their own digests.
+
+        They come in the order of keys, from the key `begin` on. Raises `UnknownCrawl`.
+        """
         visible = self.known.visible(asker, namespaces)
-        for digest, capture in view.captures():
-            if digest == capture.digest:
-                yield capture
-        if self.reading and visible:
-            yield from CombinedView(view, self.reading, visible, keys).beside_index()
+        held = view.captures_by_key(begin)
+        own = (found for found in held if digest_of_key(found[0]) == found[1].digest)
+        if not self.reading or not visible:
+            return own
+        beside = CombinedView(view, self.reading, visible, keys).beside_index(begin)
+        return merge(own, beside, key=itemgetter(0))
 
     def visits(
         self, prefix: bytes, asker: str = "", namespaces: tuple[str, ...] = ()

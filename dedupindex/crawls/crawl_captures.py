@@ -223,6 +223,11 @@ def with_prefix(reading: Reading, prefix: bytes) -> Iterator[CrawlCapture]:
     return _captures_in(reading.cells(prefix))
 
 
+def from_key(reading: Reading, begin: bytes) -> Iterator[CrawlCapture]:
+    """Yield the captures of crawls from the key `begin` on, in the order of keys."""
+    return _captures_in(reading.cells_from(begin))
+
+
 def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[CrawlCapture]:
     """Yield the captures of a crawl, in the order of keys."""
     return _captures_in(reading.cells_of(crawl))

@@ -97,6 +97,10 @@ class Reading(ABC):
         The prefix is at least a whole digest; or nothing, for everything in any order.
         """
 
+    @abstractmethod
+    def cells_from(self, begin: bytes) -> Iterator[Held]:
+        """Yield what crawls have from the key `begin` on, in the order of keys."""
+
     def cells_of(self, crawl: Crawl) -> Iterator[Held]:
         """Yield everything that a crawl has."""
         return (held for held in self.cells() if held[1] == crawl.number)

@@ -117,8 +117,11 @@ class View(Finder, Protocol):
     def cell(self, key: bytes) -> bytes | None:
         """Return the cell of a key; raises `Damaged`."""
 
-    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys with a prefix, in order, and their cells."""
+    def captures_by_key(self, begin: bytes = b"") -> Iterator[tuple[bytes, Capture]]:
+        """Yield every capture with its key, in the order of keys, from the key `begin` on."""
+
+    def cells(self, prefix: bytes = b"", *, begin: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys with a prefix, in order, and their cells; without one, from `begin` on."""
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
         """Yield every container number, and what it stands for."""

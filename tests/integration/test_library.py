@@ -124,6 +124,10 @@ def test_captures_are_those_that_lookups_find(harvested: Path) -> None:
             for found in (index.captures(**how), index.captures(prefix="http", **how)):  # type: ignore[arg-type]
                 listed = pairs(found)
                 assert set(listed) == wanted and len(listed) == len(wanted)
+            whole = list(index.captures_after(**how))  # type: ignore[arg-type]
+            assert [one for _, one in whole] == list(index.captures(**how))  # type: ignore[arg-type]
+            for at, (position, _) in enumerate(whole, 1):
+                assert list(index.captures_after(position, **how)) == whole[at:]  # type: ignore[arg-type]
             for url in (A, B, WWW):
                 some = list(index.captures(url, **how))  # type: ignore[arg-type]
                 assert {one.url.decode() for one in some} <= {url}

@@ -10,12 +10,14 @@ the same URL at once write two rows; readers find both. Rows never change.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import reduce
 from heapq import merge
 from itertools import chain, groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
@@ -35,6 +37,7 @@ from dedupindex.index.engine import Finder
 from dedupindex.index.engines.cassandra.cql import Call, Row, Statement, Use
 from dedupindex.index.format.cells import cell_of, sealed, split_key, unsealed
 from dedupindex.index.format.url_index import MISSING
+from dedupindex.index.load.runs import in_order
 
 if TYPE_CHECKING:
     from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
@@ -149,6 +152,17 @@ class CassandraReading(Reading):
         for page in self.session.scan(_CELLS, dk, rest, rest + _BEYOND):
             for row in page:
                 yield unsealed_row(dk, row)
+
+    def cells_from(self, begin: bytes) -> Iterator[Held]:
+        """Yield cells as `Reading.cells_from` says; all are read, and sorted on disk."""
+        found = (
+            b"%b%b%b%c" % (key, number.to_bytes(4, "big"), cell, len(key))
+            for key, number, cell in self.cells()
+            if key >= begin
+        )
+        for item in in_order(found, Path(tempfile.gettempdir())):
+            end = item[-1]
+            yield item[:end], int.from_bytes(item[end : end + 4], "big"), item[end + 4 : -1]
 
     def cells_of(self, crawl: Crawl) -> Iterator[Held]:
         return chain.from_iterable(self.batches_of(crawl))

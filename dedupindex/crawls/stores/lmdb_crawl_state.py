@@ -145,8 +145,10 @@ class LmdbReading(Reading):
         return name.decode("utf-8", "surrogateescape")
 
     def cells(self, prefix: bytes = b"") -> Iterator[Held]:
-        for place, cell in self._scan(self.trees.captures, prefix):
-            yield place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
+        return map(_held, self._scan(self.trees.captures, prefix))
+
+    def cells_from(self, begin: bytes) -> Iterator[Held]:
+        return map(_held, self._scan(self.trees.captures, start=begin))
 
     def chunk(self, after: bytes, most: int) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
         """Return the next `most` places with what is stored, and where to go on (None: the end)."""
@@ -409,6 +411,11 @@ def _claim(value: bytes) -> Claim:
     with _as_damage():
         crawl, until, token = _CLAIM.unpack(value)
     return Claim(crawl, until, token.hex())
+
+
+def _held(stored: tuple[bytes, bytes]) -> Held:
+    place, cell = stored
+    return place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
 
 
 def _number(crawl: Crawl) -> bytes:

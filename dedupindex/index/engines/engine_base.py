@@ -114,9 +114,12 @@ class CellView(View):
         return ""
 
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
-        for key, cell in self.cells():
+        return ((cells.digest_of_key(key), one) for key, one in self.captures_by_key())
+
+    def captures_by_key(self, begin: bytes = b"") -> Iterator[tuple[bytes, Capture]]:
+        for key, cell in self.cells(begin=begin):
             for capture in self.decoded(key, cell):
-                yield cells.digest_of_key(key), capture
+                yield key, capture
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         found = self._at(self.keys.tail(url)[: url_index.URL])

@@ -9,6 +9,7 @@ import re
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,6 +164,77 @@ def test_lookups_take_the_digests_that_are_listed(make_index: MakeIndex) -> None
     assert row["digest"] == shown["digest"] == str(sha1(1))
     assert f" {shown['digest']} " in typed("list", index)[0]
     typed("lookup", index, "--digest", shown["digest"])
+
+
+def pages(index: Path, *options: object, most: int = 2) -> list[list[dict[str, Any]]]:
+    """The captures of a list, page by page, each from where the one before says."""
+    found: list[list[dict[str, Any]]] = []
+    after: str | None = ""
+    while after is not None:
+        words = ("list", index, *options, "--json", "--next", "--limit", most, "--after", after)
+        out = typed(*words)[0]
+        *rows, last = map(json.loads, out.splitlines())
+        after = last["next"]
+        found.append(rows)
+    return found
+
+
+@pytest.mark.parametrize("settings", [Settings(), Settings(url_index=False, canonical=False)])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_pages_of_a_list_are_the_list(
+    settings: Settings, engine: str, make_index: MakeIndex
+) -> None:
+    held = [capture(1, b"http://h%d.example/" % number) for number in range(6)]  # one digest
+    held += [capture(number, URLS[number % 3]) for number in range(2, 7)]
+    index = make_index(held, settings, engine)
+    whole = [json.loads(line) for line in typed("list", index, "--json")[0].splitlines()]
+    for most in (1, 2, 3, len(whole), 50):
+        found = pages(index, most=most)
+        assert [row for rows in found for row in rows] == whole
+        assert [len(rows) for rows in found[:-1]] == [most] * (len(found) - 1)
+    chosen = [row for row in whole if row["url"].endswith(".example/c")]
+    for how in (("--host", "other.example"), ("--prefix", "http://other.")):
+        assert [row for rows in pages(index, *how, most=1) for row in rows] == chosen
+
+
+def test_a_list_goes_on_though_the_index_has_changed(index: Path, tmp_path: Path) -> None:
+    (first,), *_ = pages(index, most=1)
+    out, _ = typed("list", index, "--json", "--next", "--limit", "1")
+    after = json.loads(out.splitlines()[-1])["next"]
+    rest = listed(index, "--after", after)
+    typed("purge", index, "--url", first["url"])  # what the position names is gone
+    gone = [one for one in rest if one[1] != first["url"]]
+    assert listed(index, "--after", after) == gone and len(gone) > 1
+
+
+def test_a_search_ends_in_time_and_says_where_to_go_on(index: Path) -> None:
+    whole, after = [], ""
+    for _ in range(4):  # each reads one capture, whatever it is asked for
+        words = ("list", index, "--seconds", "1e-9", "--after", after)
+        out, said = typed(*words, "--json", "--next")
+        *rows, last = map(json.loads, out.splitlines())
+        whole += rows
+        assert f"the search ended after 1e-09 s; --after {last['next']} goes on\n" in said
+        assert typed(*words, "--json", "--next", "--status", "404")[
+            0
+        ] == f"{json.dumps(last)}\n".replace(" ", "")
+        after = last["next"]
+    assert [(one["date"], one["url"]) for one in whole] == listed(index)
+    assert typed(*words[:2], "--after", after, status=10)[1] == "no capture matches\n"
+    out, said = typed("list", index, "--limit", "3")
+    assert re.search(r"--limit 0 lists all, --after \w+\.1 lists the next\n", said)
+    assert typed("list", index, "--seconds", "600") == typed("list", index)
+
+
+def test_positions_that_are_none_are_refused(index: Path) -> None:
+    for none in ("x", "00ff.1", "02.1", "", ".", "02" + "00" * 29, "02" + "00" * 29 + ".x"):
+        status = 4 if none else 0
+        said = typed("list", index, "--after", none, status=status)[1]
+        assert not none or f"no list of captures has a position {none!r}" in said
+    for words in (("--after", "02.1"), ("--seconds", "1"), ("--json", "--next")):
+        for kind in (("--url", "http://x/"), ("--digest", sha1(1))):
+            assert "are not for --url" in typed("list", index, *words, *kind, status=2)[1]
+    assert "--next needs --json" in typed("list", index, "--next", status=2)[1]
 
 
 def test_wrong_choices_are_refused(index: Path) -> None:

@@ -119,6 +119,20 @@ def test_exact_canonical_and_any(bench: Bench) -> None:
         assert view.counts()[:2] == (4, 2)
 
 
+def test_captures_are_read_from_a_key_on(bench: Bench) -> None:
+    items = some(1, 60) + [capture(1, A), capture(1, B)]
+    bench.load(items)
+    with bench.view() as view:
+        whole = list(view.captures_by_key())
+        assert sorted(one for _, one in whole) == sorted(items)
+        assert [key for key, _ in whole] == sorted(key for key, _ in whole)
+        for at in (0, 1, 30, len(whole) - 1):
+            assert list(view.captures_by_key(whole[at][0])) == whole[at:]
+        between = whole[30][0][:-1] + bytes([whole[30][0][-1] ^ 1])
+        assert list(view.captures_by_key(between)) == [one for one in whole if one[0] >= between]
+        assert list(view.captures_by_key(b"\xff")) == []
+
+
 def test_lookups_find_by_every_strategy(bench: Bench) -> None:
     bench.load([capture(1, A), capture(2, B)])
     settings = bench.settings

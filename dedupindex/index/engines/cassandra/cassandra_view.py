@@ -343,7 +343,7 @@ class CassandraView(CellView):
                 if not live:
                     yield start + rest, cell
 
-    def cells(self, prefix: bytes = b"") -> Iterator[Cell]:
+    def cells(self, prefix: bytes = b"", *, begin: bytes = b"") -> Iterator[Cell]:
         """Yield cells; unless the prefix has a digest, everything is read, and sorted on disk."""
         if prefix and len(prefix) >= cells.DIGEST_KEY[prefix[0]]:
             start, begin = split_key(prefix)
@@ -352,7 +352,8 @@ class CassandraView(CellView):
                 yield from _unsealed(start, page)
             return
         lengths = self.keys.lengths()
-        found = (key + cell for key, cell in self.unordered() if key.startswith(prefix))
+        kept = ((key, cell) for key, cell in self.unordered() if key.startswith(prefix))
+        found = (key + cell for key, cell in kept if prefix or key >= begin)
         for item in in_order(found, self._scratch):
             end = lengths[item[0]]
             yield item[:end], item[end:]

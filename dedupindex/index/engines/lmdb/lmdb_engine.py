@@ -168,14 +168,15 @@ class LmdbView(FileView):
             raise _unread(error) from error
         return None if stored is None else cells.unsealed(key, stored)
 
-    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def cells(self, prefix: bytes = b"", *, begin: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         try:
             if prefix:
                 for key, stored in scan(self.txn, self.trees.captures, prefix):
                     yield key, cells.unsealed(key, stored)
                 return
             whole = self.keys.lengths()
-            for key, stored in self.txn.cursor():
+            cursor = self.txn.cursor()
+            for key, stored in cursor if cursor.set_range(begin) else ():
                 # A flipped bit may lead to a page of another tree, whose checksums are right.
                 if not 0 < key[0] < len(whole) or len(key) != whole[key[0]]:
                     raise cells.damaged(key)

@@ -113,12 +113,15 @@ class WhooshView(FileView):
             for number in matcher.all_ids():
                 yield base + number, content[number]
 
-    def terms(self, field: str, prefix: bytes) -> Iterator[bytes]:
-        """Yield the terms of a field with a prefix, in order; also those of deleted documents."""
+    def terms(self, field: str, prefix: bytes, begin: bytes = b"") -> Iterator[bytes]:
+        """Yield the terms of a field with a prefix, in order; also those of deleted documents.
+
+        Without a prefix they are yielded from `begin` on.
+        """
         if not self.leaves:
             return
         with suppress(TermNotFound):
-            for other, term in self.reader.terms_from(field, prefix):
+            for other, term in self.reader.terms_from(field, prefix or begin):
                 if other != field or not term.startswith(prefix):
                     return
                 yield term
@@ -167,9 +170,9 @@ class WhooshView(FileView):
             entries = [entry for _, entry in self.entries(key)]
             return cells.cell_of(entries) if entries else None
 
-    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def cells(self, prefix: bytes = b"", *, begin: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         with reading("the index"):
-            for key in self.terms("key", prefix):
+            for key in self.terms("key", prefix, begin):
                 if cell := self.cell(key):
                     yield key, cell
 
