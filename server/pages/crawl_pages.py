@@ -32,7 +32,9 @@ ORDERS = {
     "duplicate_bytes": "payload saved",
     "stored_bytes": "payload reported",
 }
+STATES = [state.value for state in CrawlState]
 _ROWS = 50  # of the largest
+_FEW = 20  # crawls, which need no filter
 _LOOKED_THROUGH = 1000  # crawls, for the one before
 _FILES = 10_000  # of the index, for crawls that are not in its summary
 _LAST_DIGITS = re.compile(r"\d+$")
@@ -42,15 +44,30 @@ class CrawlPages(Handlers):
     """The views of crawls. Names are parameters, because a path cannot carry every name."""
 
     def crawls(self) -> str:
-        """Show all crawls, the newest first."""
+        """Show all crawls, or those of a state and with a beginning of the name; newest first."""
         number = page_number(request.args.get("page", ""))
+        given = {name: request.args.get(name, "").strip() for name in ("name", "state")}
+        given = {name: text for name, text in given.items() if text}
+        state, begin = given.get("state", ""), given.get("name", "").casefold()
+        if state and state not in STATES:
+            raise BadQuery(f"a crawl is {', '.join(STATES)}: there is no state {state[:64]!r}")
         visible = NamespaceAccess(self._access, request.environ)
-        start = (number - 1) * SIZE
-        rows = crawl_rows(self._live, SIZE + 1, skip=start, sees=visible.sees)
+
+        def sees(crawl: Crawl) -> bool:
+            is_wanted = state in ("", crawl.state.value) and crawl.name.casefold().startswith(begin)
+            return is_wanted and visible.sees(crawl)
+
+        rows = crawl_rows(self._live, SIZE + 1, skip=(number - 1) * SIZE, sees=sees)
         if not rows:
             self._live.opened()  # an index that has gone is not one without crawls
-        pages = paging(number, len(rows))
-        return render_template("crawls.html", rows=rows[:SIZE], paging=pages)
+        return render_template(
+            "crawls.html",
+            rows=rows[:SIZE],
+            paging=paging(number, len(rows)),
+            given=given,
+            states=STATES,
+            has_form=bool(given) or number > 1 or len(rows) > _FEW,
+        )
 
     def crawl(self) -> str:
         name = request.args.get("name", "")

@@ -13,7 +13,7 @@ from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from flask.testing import FlaskClient
@@ -124,6 +124,46 @@ def test_pages_of_an_empty_index_name_commands(make_index: MakeIndex) -> None:
     assert "Type a payload digest" in shown["/pages/lookup"].text
     assert "bin/report INDEX --against" in shown["/pages/what-if"].text
     assert len({one.title for path, one in shown.items() if path not in INCOMPLETE}) == 13
+
+
+def test_long_lists_of_crawls_are_filtered(web: FlaskClient) -> None:
+    for number in range(20):
+        web.post("/crawls", json={"name": f"weekly-{number}"})
+    assert 'name="state"' not in web.get("/pages/crawls").text
+    for name in ("Daily", "<b>&a"):
+        web.post("/crawls", json={"name": name})
+    web.post("/crawls/weekly-3/commit", json={"exit": "Finished"})
+    assert 'name="state"' in web.get("/pages/crawls").text
+
+    def listed(query: str) -> list[str]:
+        shown = page(web.get(f"/pages/crawls?{query}"))
+        found = [link for link in shown.links if link.startswith("/pages/crawl?name=")]
+        assert "/pages/crawls" in shown.links and ("There is no such crawl" in shown.text) != bool(
+            found
+        )
+        return [unquote(link.partition("=")[2]) for link in found]
+
+    assert listed("name=daily&state=") == ["Daily"] and listed("name=%3Cb") == ["<b>&a"]
+    assert listed("state=committed") == ["weekly-3"] == listed("name=weekly-&state=committed")
+    assert listed("name=weekly-1") == [f"weekly-{n}" for n in (*range(19, 9, -1), 1)]
+    assert listed("name=none") == listed("name=Daily&state=cancelled") == []
+    page(web.get("/pages/crawls?state=x"), 400)
+
+
+def test_filters_of_crawls_last_over_pages(web: FlaskClient) -> None:
+    for number in range(110):
+        web.post("/crawls", json={"name": f"{'ab'[number % 2]}-{number}"})
+    shown = page(web.get("/pages/crawls?name=a-&state=open"))
+    assert shown.text.count("a-") == 50 and "b-1" not in shown.text
+    (follow,) = [link for link in shown.links if "page=2" in link]
+    shown = page(web.get(follow))
+    assert [text for text in re.findall(r"a-\d+", shown.text)] == [
+        "a-8",
+        "a-6",
+        "a-4",
+        "a-2",
+        "a-0",
+    ]
 
 
 def test_every_link_leads_to_an_answer(web: FlaskClient) -> None:
