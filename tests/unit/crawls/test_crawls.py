@@ -104,6 +104,21 @@ def test_only_the_crawl_itself_sees_its_captures_before_the_commit(
         assert seen == capture(1, crawl="a") and not isinstance(seen, Uncommitted)
 
 
+def test_cells_are_read_from_a_key_on(store: Store) -> None:
+    for name in ("a", "b"):
+        begin(store, name)
+        some = [capture(number, b"http://h%d.example/" % number) for number in range(1, 9)]
+        put(store, name, *some, capture(3, b"http://other.example/"))
+    with store.reading() as reading:
+        whole = sorted(reading.cells())
+        assert len(whole) == 18 and list(reading.cells_from(b"")) == whole
+        for at in (0, 2, 9, 16):  # keys of two crawls come together
+            begin_at = whole[at][0]
+            rest = [held for held in whole if held[0] >= begin_at]
+            assert list(reading.cells_from(begin_at)) == rest
+        assert list(reading.cells_from(b"\xff")) == []
+
+
 def test_the_command_line_has_the_same_visibility_as_the_server(index: Path, store: Store) -> None:
     begin(store)
     put(store, "a", capture(1))
