@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import BoundedSemaphore
@@ -27,11 +28,14 @@ from dedupindex.errors import (
     IndexUnavailable,
     SpotCheckFailed,
 )
+from dedupindex.runtime.tables import amount
 from server.responses import RequestError
 
 LONGEST = 60  # seconds of one
-AT_ONCE = 2  # in one worker, and one more of `_OF_ADMINS`
+LARGEST = 1_000_000_000  # bytes of output that is sent as a file
+AT_ONCE = 2  # in one worker, as many downloads besides, and one more of `_OF_ADMINS`
 _OF_ADMINS = ("impact", "purge")
+_TICK = 0.2  # seconds between two looks at the size of a file
 _GRACE = 5  # seconds after which a command ends whose worker does not end it
 _LONGEST_LINE = 1 << 24  # bytes
 _NOTHING_FOUND = 10  # exit status
@@ -43,6 +47,10 @@ _ERRORS[2] = BadInput  # wrong usage
 
 class CommandTimeout(BadInput):
     """A command was killed because it took too long; it may have done part of its work."""
+
+
+class OutputTooLarge(BadInput):
+    """A command was killed because it wrote too much."""
 
 
 class CommandOutput(NamedTuple):
@@ -59,6 +67,7 @@ class Commands:
         self._index = os.path.abspath(index)
         self._free = BoundedSemaphore(AT_ONCE)
         self._for_admins = BoundedSemaphore(1)  # readers cannot keep them from purging
+        self._for_downloads = BoundedSemaphore(AT_ONCE)
 
     def typed(self, name: str, options: Sequence[str]) -> str:
         """Return what a person types to run a command on this index."""
@@ -87,6 +96,46 @@ class Commands:
             words = [name, *([self._index] if indexed else []), *options]
             return self._run(words, stdin, lines, enough)
 
+    def run_to_file(self, name: str, options: Sequence[str]) -> IO[bytes]:
+        """Run ``bin/name INDEX``; return its whole output as a file without a name, to be closed.
+
+        So nothing that is cut off looks like something whole: HTTP/1.1 does not show that a stream
+        has failed. Raises also what `run` does, and `OutputTooLarge`.
+        """
+        if any("\0" in option for option in options):
+            raise BadInput("a name cannot hold a byte of 0")
+        if not self._for_downloads.acquire(blocking=False):
+            raise RequestError(
+                "overloaded", f"{AT_ONCE} lists are being prepared already; try again soon"
+            )
+        try:
+            with ExitStack() as opened:
+                output = opened.enter_context(TemporaryFile())
+                self._write([name, self._index, *options], output)
+                opened.pop_all()
+        finally:
+            self._for_downloads.release()
+        output.seek(0)
+        return output
+
+    def _write(self, words: list[str], output: IO[bytes]) -> None:
+        """Run a command that writes to a file."""
+        end = time.monotonic() + LONGEST
+        with TemporaryFile() as stderr, _begin(words, None, output, stderr) as process:
+            try:
+                while process.poll() is None:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_TICK)
+                    if os.fstat(output.fileno()).st_size > LARGEST:
+                        raise OutputTooLarge(
+                            f"this has more than {amount(LARGEST)}: use bin/{words[0]} itself"
+                        )
+                    if time.monotonic() > end:
+                        raise _too_long(words[0])
+            finally:
+                _kill(process)
+            _check(words[0], process.returncode, _messages(stderr))
+
     @contextmanager
     def _slot(self, name: str) -> Iterator[None]:
         """Take one of the slots for commands; raises `RequestError` if there is none."""
@@ -104,20 +153,9 @@ class Commands:
     def _run(
         self, words: list[str], stdin: IO[bytes] | None, lines: int, enough: float
     ) -> CommandOutput:
-        path = os.pathsep.join(filter(None, sys.path))
         with (
             TemporaryFile() as stderr,
-            subprocess.Popen(
-                [
-                    *("timeout", "-s", "KILL", str(LONGEST + _GRACE), "nice", "-n", "10"),
-                    *(sys.executable, "-m", "dedupindex", *words),
-                ],
-                env={**os.environ, "PYTHONPATH": path, FOR_CLIENTS: "1"},
-                stdin=stdin or subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-            ) as process,
+            _begin(words, stdin, subprocess.PIPE, stderr) as process,
         ):
             assert process.stdout is not None
             late = threading.Event()
@@ -138,11 +176,31 @@ class Commands:
         if late.is_set() and enough:
             return CommandOutput(kept, last, messages, is_complete=False)
         if late.is_set():
-            raise CommandTimeout(
-                f"this takes more than {LONGEST} seconds: use bin/{words[0]} itself"
-            )
+            raise _too_long(words[0])
         _check(words[0], process.returncode, messages)
         return CommandOutput(kept, last, messages)
+
+
+def _too_long(name: str) -> CommandTimeout:
+    return CommandTimeout(f"this takes more than {LONGEST} seconds: use bin/{name} itself")
+
+
+def _begin(
+    words: list[str], stdin: IO[bytes] | None, stdout: IO[bytes] | int, stderr: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a command, which ends after `LONGEST` and `_GRACE`, whoever is left to end it."""
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen(
+        [
+            *("timeout", "-s", "KILL", str(LONGEST + _GRACE), "nice", "-n", "10"),
+            *(sys.executable, "-m", "dedupindex", *words),
+        ],
+        env={**os.environ, "PYTHONPATH": path, FOR_CLIENTS: "1"},
+        stdin=stdin or subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        start_new_session=True,
+    )
 
 
 def typed(name: str, words: Sequence[str]) -> str:

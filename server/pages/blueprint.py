@@ -101,6 +101,8 @@ def _views(services: Services, live: LivePage) -> dict[str, Callable[..., Any]]:
         "GET /pages/containers": overview.containers,
         "GET /pages/content": content.content,
         "GET /pages/captures": content.captures,
+        "GET /pages/captures.csv": content.captures_csv,
+        "GET /pages/captures.jsonl": content.captures_jsonl,
         "GET /pages/capture": CapturePage(services).capture,
         "GET /pages/crawls": crawls.crawls,
         "GET /pages/crawl": crawls.crawl,

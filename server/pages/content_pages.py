@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import shlex
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import orjson
 from flask import Response, redirect, render_template, request, url_for
 from werkzeug.datastructures import MultiDict
+from werkzeug.wsgi import FileWrapper
 
 from dedupindex.errors import BadQuery
 from dedupindex.index import summary
@@ -21,7 +22,9 @@ from dedupindex.index.summary import DIMENSIONS, ORDERS, SIZES, Ranking, Row
 from dedupindex.runtime.charts import Columns, Values, bar, columns
 from dedupindex.runtime.tables import number
 from dedupindex.urlkey import typed_host
+from server.commands import LARGEST, LONGEST
 from server.pages.login import is_own_request
+from server.responses import RequestError
 from server.services import Handlers
 
 BY = {
@@ -41,7 +44,18 @@ ORDER_TEXTS = {
 PARTS = {"first": "stored once", "again": "stored again", "saved": "saved by revisits"}
 _TOP, _FEW = 30, 6  # rows of the chosen picture, and of the others
 _MONTHS, _UNITS = 72, 100  # a chart has months if they are so few, else years; columns of a chart
-LISTED, ENOUGH = 100, 8.0  # captures of a list, and seconds that it is searched for
+LISTED, ENOUGH = 100, 8.0  # captures of a page of a list, and seconds that they are searched for
+_STARTING = 4.0  # seconds that a command takes besides, at most
+_PIECE = 1 << 16  # bytes of a file that are sent at a time
+DOWNLOADS = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
+
+
+class _Found(NamedTuple):
+    """What one page of a list has."""
+
+    rows: list[dict[str, Any]]
+    position: str | None  # from which the list goes on; None: at its end, or not known
+    is_complete: bool  # whether there are no others before that position
 
 
 class ContentPages(Handlers):
@@ -86,14 +100,9 @@ class ContentPages(Handlers):
             return cast(Response, redirect(url_for("pages.captures", **given), 303))
         if not given:
             raise BadQuery("say what to list: the names on the page Content lead to lists")
-        options = _list_options(given)
-        rows, is_complete = [], True
+        options, after = _list_options(given), request.args.get("after", "")
         ours = is_own_request(request.environ)
-        if ours:
-            words = ["--json", f"--limit={LISTED}", *options]
-            output = self._commands.run("list", words, lines=LISTED, enough=ENOUGH)
-            lines = [line for line in (*output.lines, output.last) if line.endswith(b"\n")]
-            rows, is_complete = [orjson.loads(line) for line in lines], output.is_complete
+        found = self._found(options, after) if ours else _Found([], None, True)
         return render_template(
             "captures.html",
             given=[(HEADINGS[name], text or _absent(name)) for name, text in given.items()],
@@ -101,15 +110,58 @@ class ContentPages(Handlers):
             filters=[_filter(name, given) for name in given],
             fields={name: text for name, text in HEADINGS.items() if _has_field(name, given)},
             sizes=[*(name for _, name in SIZES), summary.LARGEST],
-            rows=rows,
+            found=found,
+            after=after,
             ours=ours,
-            is_complete=is_complete,
             seconds=int(ENOUGH),
+            longest=LONGEST,
+            largest=LARGEST,
             most=LISTED,
             command=shlex.join(
                 ["bin/list", os.path.abspath(self._live.index), *options, "--limit=0"]
             ),
         )
+
+    def _found(self, options: list[str], after: str) -> _Found:
+        """Search for the captures of a page, which begins after a position."""
+        words = [f"--limit={LISTED}", f"--after={after}", f"--seconds={ENOUGH}", "--json", "--next"]
+        output = self._commands.run(
+            "list", [*words, *options], lines=LISTED, enough=ENOUGH + _STARTING
+        )
+        lines = [line for line in (*output.lines, output.last) if line.endswith(b"\n")]
+        rows = [orjson.loads(line) for line in lines]
+        position = rows.pop()["next"] if rows and "next" in rows[-1] else None
+        is_complete = output.is_complete and (position is None or len(rows) == LISTED)
+        return _Found(rows, position, is_complete)
+
+    def captures_csv(self) -> Response:
+        """Send a list of captures as CSV, all of it."""
+        return self._download("csv", "--csv")
+
+    def captures_jsonl(self) -> Response:
+        """Send a list of captures as lines of JSON, all of it."""
+        return self._download("jsonl", "--json")
+
+    def _download(self, ending: str, form: str) -> Response:
+        if not is_own_request(request.environ):
+            raise RequestError("forbidden", "no page of another server can start a download")
+        given = _filters(request.args)
+        if not given:
+            raise BadQuery("say what to list: the names on the page Content lead to lists")
+        words = [form, "--limit=0", *_list_options(given)]
+        content = self._commands.run_to_file("list", words)
+        response = Response(
+            FileWrapper(content, _PIECE),
+            content_type=DOWNLOADS[ending],
+            headers={
+                "Content-Disposition": f'attachment; filename="captures.{ending}"',
+                "Content-Length": str(os.fstat(content.fileno()).st_size),
+                "Cache-Control": "no-store",
+            },
+            direct_passthrough=True,
+        )
+        response.call_on_close(content.close)
+        return response
 
 
 def _picture(content: dict[str, Any], by: str, order: str, top: int) -> dict[str, Any]:

@@ -379,6 +379,58 @@ def test_keys_lead_from_a_picture_to_who_refers_to_a_capture(
         is_quiet(window)
 
 
+def test_keys_sort_the_captures_of_a_page(window: Browser, make_index: MakeIndex) -> None:
+    """Only those: the order of the whole list is that of digests, and without script of all."""
+    tab, enter = "\ue004", "\ue007"
+    sizes = [300, 20, -1, 1000]  # of which one is not known
+    some = [
+        capture(number, b"http://x.example/%d" % number, size=sizes[number % 4])
+        for number in range(1, 151)
+    ]
+    cells = (
+        "return [...document.querySelectorAll('td[data-value]:nth-child(3)')]"
+        ".map((one) => one.dataset.value)"
+    )
+    sorted_by = (
+        "return [...document.querySelectorAll('th[aria-sort]')]"
+        ".map((one) => [one.textContent, one.getAttribute('aria-sort')])"
+    )
+    with serving(make_index(some, ALL), "--workers", "1") as server:
+        path = at(server, "/pages/captures?host=x.example")
+        window.open(path)
+        before = window.run(cells)
+        assert "A heading sorts this page only" in window.text("main")
+        assert window.run(sorted_by) == []
+        while window.focused() != "Payload":
+            window.press(tab)
+        known = sorted((value for value in before if value), key=int)
+        unknown = [""] * before.count("")
+        assert 0 < len(unknown) < len(known) and len(before) == 100
+        for direction, order in (("ascending", known), ("descending", known[::-1])):
+            window.press(enter)
+            assert window.run(cells) == order + unknown
+            assert window.run(sorted_by) == [["Payload", direction]]
+            assert window.focused() == "Payload"
+        while window.focused() != "URL":
+            window.run("document.activeElement.closest('tr').querySelector('button').focus()")
+        window.press(enter)
+        assert window.run(sorted_by) == [["URL", "ascending"]]
+        rows = window.run(
+            "return [...document.querySelectorAll('tbody th')].map((e) => e.innerText)"
+        )
+        assert rows == sorted(rows)
+        is_quiet(window)
+        window.scripts(on=False)
+        window.open(path)
+        assert window.run("return document.querySelectorAll('th button').length") == 0
+        assert "A heading sorts" not in window.text("main") and window.run(cells) == before
+        window.follow("a[rel=next]")
+        assert len(window.run(cells)) == 50
+        window.follow(".turn a")  # the first page
+        assert window.run(cells) == before
+        window.scripts(on=True)
+
+
 def test_signing_in_and_out(window: Browser, make_index: MakeIndex) -> None:
     index = make_index([capture(1)], ALL)
     secret = tokens.add(index, "reader", Role.READ)

@@ -194,3 +194,43 @@
     request.send(new FormData(form));
   });
 })();
+
+// The headings of a table become buttons that sort its rows. The order is that of this page only,
+// which a note below the table says; without this script there is neither.
+(() => {
+  const compare = new Intl.Collator("en").compare;
+
+  // What stands in a cell; null, which sorts last in both directions, if it is not known.
+  function valueOf(row, place, kind) {
+    const cell = row.cells[place];
+    const text = cell.dataset.value ?? cell.textContent.trim();
+    if (text === "" || text === "not known") return null;
+    return kind === "number" ? Number(text) : text;
+  }
+
+  function sort(table, heading) {
+    const up = heading.getAttribute("aria-sort") !== "ascending";
+    const { cellIndex: place, dataset } = heading;
+    const rows = [...table.tBodies[0].rows].map((row) => [valueOf(row, place, dataset.sort), row]);
+    const order = dataset.sort === "number" ? (one, other) => one - other : compare;
+    rows.sort(([one], [other]) => {
+      if (one === null || other === null) return (one === null) - (other === null);
+      return up ? order(one, other) : order(other, one);
+    });
+    for (const other of heading.parentElement.cells) other.removeAttribute("aria-sort");
+    heading.setAttribute("aria-sort", up ? "ascending" : "descending");
+    table.tBodies[0].append(...rows.map(([, row]) => row));
+  }
+
+  for (const table of document.querySelectorAll("table[data-sorted]")) {
+    for (const heading of table.querySelectorAll("th[data-sort]")) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "sort";
+      button.append(...heading.childNodes);
+      button.addEventListener("click", () => sort(table, heading));
+      heading.append(button);
+    }
+    document.getElementById(table.dataset.sorted).hidden = false;
+  }
+})();

@@ -13,10 +13,12 @@ from flask.testing import FlaskClient
 
 from dedupindex.index import summary
 from dedupindex.index.identity import Settings
-from server import summaries
+from server import commands, summaries
 from server.pages import content_pages
+from server.pages.blueprint import POLICY
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
+from tests.support.hypertext import Page
 from tests.support.purging import begin, load, revisit_of
 from tests.unit.cli.test_cli import dedupindex, typed
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
@@ -150,7 +152,7 @@ def test_bytes_of_captures_without_a_known_size_are_not_known(tmp_path: Path) ->
         assert f"<dt>{label}</dt><dd>not known</dd>" in shown, label
 
 
-def test_lists_of_captures(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_captures(index: Path) -> None:
     web = served(index)
     for query, urls in (
         ("host=x.example", 1), ("mime=image/png", 2), ("status=200&mime=", 0),
@@ -167,8 +169,112 @@ def test_lists_of_captures(index: Path, monkeypatch: pytest.MonkeyPatch) -> None
     asked = "/pages/captures?host=x.example"
     foreign = page(web.get(asked, headers={"Sec-Fetch-Site": "cross-site"}))
     assert asked in foreign.links and "http://x.example/" not in foreign.text
-    monkeypatch.setattr(content_pages, "ENOUGH", 0.01)
-    assert "so there may be more" in page(web.get(asked)).text
+
+
+def next_of(shown: Page) -> str:
+    """Where the link leads to more of a list, "" if it has none."""
+    found = [link for link in shown.links if link.startswith("/pages/captures?after=")]
+    assert len(found) < 2
+    return found[0] if found else ""
+
+
+def walked(web: FlaskClient, path: str) -> list[list[str]]:
+    """The links of each page of a list to its captures."""
+    found = []
+    while path:
+        shown = page(web.get(path))
+        found.append([link for link in shown.links if link.startswith("/pages/capture?")])
+        assert ("/pages/captures?mime=image/png" in shown.links) is ("after=" in path)  # the first
+        path = next_of(shown)
+    return found
+
+
+def test_a_list_is_turned_page_by_page(
+    make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = [capture(number, b"http://h%d.example/" % number) for number in range(1, 8)]
+    web = served(make_index([*some, capture(9, HOST, mime=b"text/css")], ALL))
+    for day, name in enumerate(("a", "b", "c"), 4):  # of one key, beside the index
+        web.post("/crawls", json={"name": name, "seen_by": "all"})
+        one = {"digest": str(sha1(3)), "url": "http://h3.example/", "status": 200}
+        sent = {**one, "date": f"2026-11-0{day}T00:00:00Z", "mime": "image/png"}
+        assert web.post(f"/captures?crawl={name}", json=sent).get_json()["added"] == 1
+    whole = walked(web, "/pages/captures?mime=image/png")
+    assert [len(links) for links in whole] == [10] and len(set(whole[0])) == 7
+    for most in (1, 3, 10):
+        monkeypatch.setattr(content_pages, "LISTED", most)
+        found = walked(web, "/pages/captures?mime=image/png")
+        assert [link for links in found for link in links] == whole[0]
+        assert {len(links) for links in found[:-1]} <= {most} and len(found) == -(-10 // most)
+    page(web.get("/pages/captures?mime=image/png&after=x"), 400)
+    after = "02" + "ff" * 29 + ".1"
+    assert "There are no more." in page(web.get(f"/pages/captures?status=200&after={after}")).text
+
+
+def test_a_search_that_took_too_long_goes_on(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    web = served(index)
+    monkeypatch.setattr(content_pages, "ENOUGH", 1e-6)  # then each page has read one capture
+    texts, path = [], "/pages/captures?mime=video/mp4"
+    while path:
+        shown = page(web.get(path))
+        texts.append(shown.text)
+        path = next_of(shown)
+        assert ("Search on" in shown.text and "so there may be more" in shown.text) is bool(path)
+    assert len(texts) == 4 and "There are no more." in texts[-1]
+    assert sum("These 1 were found" in text for text in texts) == 1
+    assert sum("None was found" in text for text in texts) == 2
+    monkeypatch.setattr(content_pages, "_STARTING", 0.01)  # killed before it says anything
+    shown = page(web.get("/pages/captures?mime=video/mp4"))
+    assert "so there may be more" in shown.text and not next_of(shown)
+
+
+def test_a_list_is_downloaded_whole_as_the_command_writes_it(
+    make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = make_index([*hostile_captures(), capture(50, HOST, mime=b"=cmd()")], ALL)
+    web = served(index)
+    monkeypatch.setattr(content_pages, "LISTED", 1)
+    for ending, option, kind in (
+        ("csv", "--csv", "text/csv"), ("jsonl", "--json", "application/x-ndjson"),
+    ):  # fmt: skip
+        path = f"/pages/captures.{ending}?host=x.example&status=200"
+        assert path in page(web.get("/pages/captures?host=x.example&status=200")).links
+        with web.get(path) as sent:
+            words = ("list", index, "--host", "x.example", "--status", "200", "--limit", "0")
+            assert sent.text == dedupindex(*words, option)[0] and len(sent.text.splitlines()) > 5
+            assert (sent.status_code, sent.mimetype) == (200, kind)
+            named = f'attachment; filename="captures.{ending}"'
+            assert sent.headers["Content-Disposition"] == named
+            assert sent.headers["Content-Length"] == str(len(sent.data))
+            assert sent.headers["Content-Security-Policy"] == POLICY
+            assert sent.headers["Cache-Control"] == "no-store"
+        foreign = web.get(path, headers={"Sec-Fetch-Site": "cross-site"})
+        page(foreign, 403)
+        with web.get(f"/pages/captures.{ending}?host=none.example") as sent:
+            assert (sent.status_code, sent.data) == (200, b"")
+    with web.get("/pages/captures.csv?mime=%3Dcmd()") as sent:
+        assert ",'=cmd()," in sent.text
+    page(web.get("/pages/captures.csv?size=x"), 400)
+    page(web.get("/pages/captures.csv?host=a%00b"), 400)
+
+
+def test_a_download_is_whole_or_refused(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    web = served(index)
+    path = "/pages/captures.csv?status=200"
+    monkeypatch.setattr(commands, "LARGEST", 100)
+    refused = page(web.get(path), 400).text
+    assert "this has more than 100 B: use bin/list itself" in refused
+    monkeypatch.undo()
+    monkeypatch.setattr(commands, "LONGEST", 0)
+    assert "more than 0 seconds: use bin/list itself" in page(web.get(path), 400).text
+    monkeypatch.undo()
+    monkeypatch.setattr(commands, "AT_ONCE", 0)
+    full = served(index)
+    assert "are being prepared already" in page(full.get(path), 503).text
+    monkeypatch.undo()
+    for _ in range(commands.AT_ONCE + 1):  # each gives back what it took
+        with web.get(path) as sent:
+            assert sent.status_code == 200
 
 
 def test_filters_of_captures_are_changed_one_by_one(index: Path) -> None:

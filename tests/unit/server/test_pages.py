@@ -57,7 +57,10 @@ from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
 DOCS = ROOT / "docs" / "http.md"
 URL = "http://example.com/a"
-INCOMPLETE = ("/pages/crawl", "/pages/captures", "/pages/capture")  # without parameters
+INCOMPLETE = (  # without parameters
+    *("/pages/crawl", "/pages/capture"),
+    *("/pages/captures", "/pages/captures.csv", "/pages/captures.jsonl"),
+)
 HERE = {"Origin": "http://localhost"}
 ALL = Settings(mime=".*", whitelist=True, by_url=True)
 HOSTILE = (
@@ -105,7 +108,7 @@ def rules(web: FlaskClient) -> list[tuple[str, str]]:
 
 def paths(web: FlaskClient) -> list[str]:
     found = [path for method, path in rules(web) if method == "GET" and "/events" not in path]
-    assert len(found) == 16
+    assert len(found) == 18
     return found
 
 
