@@ -24,7 +24,7 @@ _ATTRIBUTES = set(
         " for value autocomplete list autocapitalize spellcheck"
         " inputmode http-equiv method action enctype required checked selected open data-live"
         " data-live-control data-live-events data-live-from data-live-time data-live-announcement"
-        " data-summary data-sort data-sorted data-value download"
+        " data-summary data-sort data-sorted data-value"
         " data-upload data-upload-state data-upload-bar max",
     )
 )
