@@ -117,6 +117,7 @@ class PurgePages(Handlers):
             until = str(int(time.time()) + VALID)
             confirm = f"{until}-{self._stamp(until, who, kind, name, found)}"
         options = _options(kind, name) if kind in KINDS and name else []
+        needs_force = found is not None and (found["dependents"]["captures"] or found["outdated"])
         return render_template(
             "impact.html",
             kind=kind,
@@ -128,7 +129,9 @@ class PurgePages(Handlers):
             confirm=confirm,
             minutes=VALID // 60,
             impact_command=self._commands.typed("impact", options),
-            purge_command=self._commands.typed("purge", options),
+            purge_command=self._commands.typed(
+                "purge", [*options, *["--force"] * bool(needs_force)]
+            ),
             listed=_LISTED,
             shown=_ROWS,
             longest=commands.LONGEST,

@@ -1091,6 +1091,7 @@ def test_the_impact_page_shows_who_loses_the_last_copy(tmp_path: Path) -> None:
     assert "they lose the last copy of their payload: 1." in shown
     assert "A revisit whose payload has no other copy" in shown and "http://z.example/" in shown
     assert "Remove them although revisits depend on them: 1" in shown
+    assert f"bin/purge {index} --url={other.decode()} --force" in shown
     assert "--force" in page(web.post("/pages/purge", data=fields, headers=HERE), 409).text
     assert held(web) == 1
     page(web.post("/pages/purge", data={**fields, "force": "yes"}, headers=HERE))
