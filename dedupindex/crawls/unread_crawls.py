@@ -12,6 +12,12 @@ from dedupindex.index.engine import View
 from dedupindex.index.format.cells import container_of
 from dedupindex.index.format.file_names import files_of, last_name
 
+WITHOUT_WARCS = (
+    "bin/purge INDEX --crawl NAME removes a crawl that wrote no WARCs, or whose WARCs were thrown "
+    "away, with all captures that the index has of it"
+)
+"""What to do about a crawl that has nothing to be read, such as a trial."""
+
 
 def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str, int]:
     """Crawls whose revisits the index may not know -> their lookups answered with an original.

@@ -20,7 +20,7 @@ from dedupindex.capture import Covers
 from dedupindex.crawls.crawl_captures import with_prefix
 from dedupindex.crawls.store import Reading
 from dedupindex.crawls.stores import open_store
-from dedupindex.crawls.unread_crawls import unread_crawls
+from dedupindex.crawls.unread_crawls import WITHOUT_WARCS, unread_crawls
 from dedupindex.digest import Digest
 from dedupindex.index.engine import Engine, View
 from dedupindex.index.format.cells import (
@@ -85,7 +85,8 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
         return (
             f"the revisits of {names_text(sorted(self._unread), _NAMED)} are not known: captures "
             "of the sources that the index has are kept (indexed). To replace them as well, read "
-            "the WARCs of these crawls first: bin/index --add --crawl NAME FILE... INDEX"
+            "the WARCs of these crawls first: bin/index --add --crawl NAME FILE... INDEX "
+            f"({WITHOUT_WARCS})"
         )
 
     def from_ledger(self, paths: Collection[str]) -> Iterator[Line]:

@@ -25,7 +25,7 @@ from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import drop_entries
 from dedupindex.crawls.store import Held, Reading, Store, Writing
 from dedupindex.crawls.stores import open_store
-from dedupindex.crawls.unread_crawls import unread_crawls
+from dedupindex.crawls.unread_crawls import WITHOUT_WARCS, unread_crawls
 from dedupindex.errors import (
     BadInput,
     CrawlEnded,
@@ -285,7 +285,8 @@ def unread_as_text(found: PurgeSurvey) -> str:
         f"{lookups} of crawls whose WARCs have not all been read "
         f"{'was' if count == 1 else 'were'} answered with originals: "
         f"{names_text(largest, _MAX_NAMED)}. Their revisits are not "
-        f"counted here; read their WARCs first: bin/index --add --crawl {crawl} FILE... INDEX"
+        f"counted here; read their WARCs first: bin/index --add --crawl {crawl} FILE... INDEX "
+        f"({WITHOUT_WARCS.replace('NAME', crawl)})"
     )
 
 

@@ -127,6 +127,40 @@ def test_captures_stay_while_the_revisits_of_a_crawl_are_unknown(
     assert (plan.totals.kept, plan.totals.copies) == ({}, 3)
 
 
+@pytest.mark.parametrize("state", ["open", "commit", "merged"])
+def test_a_crawl_without_warcs_is_forgotten_as_the_warnings_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], state: str
+) -> None:
+    """Then captures are replaced as before it, and what it reported answers no lookup."""
+    for day, host in ((2, "a"), (3, "b"), (4, "c")):
+        write(tmp_path / f"set/{host}.warc.gz", day, [BODY], host)
+    index = index_of(tmp_path, tmp_path / "set")
+    mine = {"digest": sha1(b"mine").decode(), "url": "http://q.test/", "size": 4, "status": 200}
+    with asking(index) as web:
+        web.post("/crawls", json={"name": "trial"})
+        assert web.get(f"/lookup?crawl=trial&digest={sha1(BODY).decode()}").get_json()["duplicate"]
+        sent = web.post("/captures?crawl=trial", json={**mine, "date": "2026-03-01T00:00:00Z"})
+        assert sent.get_json()["added"] == 1
+        if state != "open":
+            web.post("/crawls/trial/commit")
+    if state == "merged":
+        assert main(["index", "--merge", str(index)]) == 0
+    impact, way_out = ["impact", str(index), "--host", "b.test"], "bin/purge INDEX --crawl"
+    capsys.readouterr()
+    assert plan_of(tmp_path, tmp_path / "set", index, "kept").totals.copies == 0
+    assert f"({way_out} NAME removes a crawl that wrote no WARCs" in capsys.readouterr().err
+    assert main(impact) == 0
+    assert f"({way_out} trial removes a crawl that wrote no WARCs" in capsys.readouterr().err
+    assert main(["purge", str(index), "--crawl", "trial"]) == 0
+    capsys.readouterr()
+    assert plan_of(tmp_path, tmp_path / "set", index, "freed").totals.copies == 2
+    assert main(impact) == 0
+    assert "warning" not in capsys.readouterr().err
+    with asking(index) as web:
+        for digest, stored in ((mine["digest"], False), (sha1(BODY).decode(), True)):
+            assert web.get(f"/lookup?digest={digest}").get_json()["duplicate"] is stored
+
+
 @contextmanager
 def asking(index: Path) -> Iterator[FlaskClient]:
     """A client of a server over an index; afterwards this process may open the index again."""

@@ -241,6 +241,7 @@ def test_impact_names_crawls_whose_revisits_are_unknown(index: Path) -> None:
             assert f"{row['crawl']} ({row['duplicates']})" in talk
             assert row["crawl"] in shown and "have not all been read" in shown
             assert "bin/index --add --crawl NAME FILE... INDEX<" in shown
+            assert "<code>bin/purge INDEX --crawl NAME</code> removes a crawl" in shown
         assert ("warning" in talk) == bool(unread) == ("have not all been read" in shown)
         return unread
 
