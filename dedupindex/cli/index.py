@@ -51,7 +51,7 @@ from dedupindex.index.identity import (
 )
 from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_options
 from dedupindex.object_store import counted_requests
-from dedupindex.runtime.tables import names_text, printable, singular
+from dedupindex.runtime.tables import UNKNOWN, names_text, printable, singular
 from dedupindex.sources import KINDS
 from dedupindex.sources.discover import NO_ZSTD, unfinished_hint
 from dedupindex.sources.source import REMARKS
@@ -61,7 +61,8 @@ _OUTCOMES = {
     "replaced": "better than the capture that the index had",
     "unchanged": "URL and digest already in the index",
 }
-_REVISITS = {"revisits read": "what they name is counted above; if it adds no original, below"}
+_REMOVED = "originals of the index that the changed files no longer have"
+_REVISITS = {"revisits read": "of any response; what they name is counted above, or below"}
 _LEFT_OUT = {  # an index keeps its settings
     "mime": "left out by --mime; all: a new index with --all",
     "status": "left out by --status; more: a new index with, for example, --status 2xx,404",
@@ -335,6 +336,7 @@ def _print_result(
         "known_of_other_crawls": dict(sorted(built.elsewhere.items())),
         "reported_by_crawls": built.reported,
         "disproved_reports": built.disproved,
+        "removed": built.removed,
         **sent.as_json(),
     }
     text = _text_of(built, sources, printable(shlex.quote(index_name(index))), sent)
@@ -393,9 +395,9 @@ def _with_files(reasons: Iterable[str], files: Mapping[str, str]) -> dict[str, s
 
 
 def _unresolved_text(count: int, files: Mapping[str, str]) -> str:
-    """Return that revisits name no original; they are read and kept all the same."""
+    """Return that revisits name no original; whether the index has their payload is not known."""
     file = _with_files([UNRESOLVED], files)[UNRESOLVED]
-    kinds = "such as answers 304, and those of wget; nothing is lost"
+    kinds = "such as answers 304, and those of wget: they name no capture of their payload"
     return f"  {_UNRESOLVED_TEXT}: {count:,}  ({UNRESOLVED}), {kinds}, {file}"
 
 
@@ -418,6 +420,10 @@ def _text_of(
     refused = tally.refused - Counter(skipped)
     unresolved = refused.pop(UNRESOLVED, 0)
     yield from count_lines("", outcomes, _OUTCOMES)
+    if built.removed is None:
+        yield f"  removed: {UNKNOWN}, as the index has further digests: {_REMOVED}"
+    elif built.removed:
+        yield from count_lines("", {"removed": built.removed}, {"removed": _REMOVED})
     if tally.revisits:
         yield from count_lines("", {"revisits read": tally.revisits}, _REVISITS)
     yield from count_lines("skipped: ", skipped)

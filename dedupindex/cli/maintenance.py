@@ -135,10 +135,8 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     unsized = f"; of {total['unsized']:,} captures not known" if total["unsized"] else ""
     size = number(total["bytes"])
     yield singular(f"{'bytes of payload':<22}{size:>16}  (of captures stored{unsized})")
-    for name, label in (("duplicates", "stored again"), ("revisits", "revisits read")):
-        size = total[f"{name.removesuffix('s')}_bytes"]
-        payload = "size not known" if size is None else f"{amount(size)} of payload"
-        yield f"{label:<22}{total[name]:>16,}  ({payload})"
+    yield _payload_line("stored again", "", total, "duplicates")
+    yield _payload_line("revisits", "of responses that the index takes; ", total, "revisits")
     made = f"engine {content['engine']}, format {content['format']}"
     yield f"{made}, urlkeys of {content['canonicaliser']}"
     yield f"options: {content['options'] or 'all at their defaults'}"
@@ -153,6 +151,15 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     for row in content["largest_hosts"]:
         size = amount(row["payload_bytes"])
         yield f"  {row['captures']:>16,}  {size:>10}  {printable(row['host'] or UNKNOWN)}"
+
+
+def _payload_line(label: str, what: str, total: dict[str, Any], name: str) -> str:
+    """Return how many captures there are, with their payload, and of how many it is not known."""
+    size, unsized = total[f"{name.removesuffix('s')}_bytes"], total[f"{name}_unsized"]
+    payload = "size not known" if size is None else f"{amount(size)} of payload"
+    if unsized and size is not None:
+        payload += f"; of {unsized:,} the size is not known"
+    return f"{label:<22}{total[name]:>16,}  ({what}{payload})"
 
 
 def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]:

@@ -28,15 +28,17 @@ from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import counted_host
 
 FILE = "summary.json"
-FORMAT = 3  # of earlier ones the numbers mean something else: they are counted anew
+FORMAT = 4  # of earlier ones the numbers mean something else: they are counted anew
 COLUMNS = (
     "captures",  # stored in full, as far as the index knows
     "bytes",  # of their payloads
     "unsized",  # of these captures, those whose payload has no known size: they add no bytes
     "duplicates",  # captures whose payload is stored by an earlier capture as well
     "duplicate_bytes",
+    "duplicates_unsized",  # of these duplicates, those whose payload has no known size
     "revisits",  # records that refer to an original instead of repeating its payload
     "revisit_bytes",  # of payload that they saved, as far as known
+    "revisits_unsized",  # of these revisits, those whose payload has no known size
 )
 DIMENSIONS = ("host", "year", "month", "mime", "status", "size", "crawl")
 ORDERS = ("bytes", "captures", "duplicate_bytes", "revisit_bytes")
@@ -130,12 +132,12 @@ class _Survey:
         own = item.size if item.size >= 0 else self._size  # else that of another with the payload
         size, known = max(own, 0), own >= 0
         if item.is_revisit:
-            amounts = (0, 0, 0, 0, 0, 1, size)
+            amounts = (0, 0, 0, 0, 0, 0, 1, size, int(not known))
             if first is not None:  # the same payload: a revisit states neither
                 item = item._replace(mime=first.mime, status=first.status)
         else:
-            again = int(is_duplicate)
-            amounts = (1, size, int(not known), again, again * size, 0, 0)
+            again, unsized = int(is_duplicate), int(not known)
+            amounts = (1, size, unsized, again, again * size, again * unsized, 0, 0, 0)
         self._sums["host"].add(item.host, *amounts)
         size_class = size_class_of(own)
         group = item.month, item.mime, item.status, size_class, item.crawl

@@ -19,7 +19,7 @@ from dedupindex.digest import SIZES
 from dedupindex.errors import SOURCE_ERRORS, BadInput, BadSource, IndexExists, IndexUnavailable
 from dedupindex.index import home_of, identity_at, open_index, refer_to
 from dedupindex.index.address import Address, is_cluster
-from dedupindex.index.engine import Load, reread
+from dedupindex.index.engine import Engine, Load, reread
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import (
     FILE,
@@ -112,6 +112,8 @@ class Built:
     disproved  reports of the crawl that its files do not have, and that are originals no longer
 
     >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
+    removed   originals of the index that files which were read again do not have any more; None if
+        not known, as in an index with further digests
     >>> built.tally.records, built.tally.added, built.tally.refused["request-record"]
     (6, 1, 2)
     """
@@ -125,6 +127,7 @@ class Built:
     disproved: int = 0
 
 
+    removed: int | None = 0
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     """Build an index, or add to one.
 
@@ -153,7 +156,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
         _check_read(job, done, problems)
         read = _owe_comparison(job, done)
-        outcome, unconfirmed = _load(job, plan, staging, done, cluster, on_progress)
+        outcome, removed, unconfirmed = _load(job, plan, staging, done, cluster, on_progress)
         disproved = disproved_reports.settle(job.index, read)
         staging.clear()
         spot_check.confirm_load(job.index, unconfirmed)
@@ -171,6 +174,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     )
 
 
+        removed,
 def build_index(
     sources: str | Path | Iterable[str | Path],
     index: str | Path,
@@ -424,7 +428,8 @@ def _load(
     done: list[Staged],
     cluster: Cluster | None,
     on_progress: OnProgress,
-) -> tuple[MergeOutcome, spot_check.Unconfirmed]:
+) -> tuple[MergeOutcome, int | None, spot_check.Unconfirmed]:
+    """Load what was staged; also return `Built.removed`, and what is to be looked up."""
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
         engine.clear_leftovers(on_progress)  # also of a load that was killed after its commit
@@ -433,7 +438,7 @@ def _load(
             with engine.view() as view:
                 before = spot_check.read_unconfirmed(job.index, view)
         if engine.identity.generation and not containers:
-            return MergeOutcome(), before
+            return MergeOutcome(), 0, before
         load = Load(
             staging.runs(),
             [(number, ContainerRef(name, job.crawl)) for number, name in staging.names()],
@@ -452,7 +457,16 @@ def _load(
         )
         unconfirmed.write(job.index)
         outcome = engine.load(load) if cluster is None else engine.load_on(load, cluster)
-        return outcome, unconfirmed
+        removed: int | None = 0
+        if plan.dropped:  # under further digests, what is added is not counted
+            counted = not job.settings.also_digest
+            removed = max(held + outcome.added - _originals(engine), 0) if counted else None
+        return outcome, removed, unconfirmed
+
+
+def _originals(engine: Engine) -> int:
+    with engine.view() as view:
+        return view.counts().captures
 
 
 def _owe_comparison(job: Build, done: list[Staged]) -> set[str]:
@@ -468,6 +482,7 @@ def _owe_comparison(job: Build, done: list[Staged]) -> set[str]:
 def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:
     tally = BuildTally()
     for staged in done:
+        held = _originals(engine) if plan.dropped else 0
         tally.add(staged.tally)
     tally.added, tally.replaced = outcome.added, outcome.replaced
     tally.unchanged = outcome.unchanged

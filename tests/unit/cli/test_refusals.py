@@ -20,7 +20,7 @@ from tests.support.captures import capture
 from tests.support.commands import ended, typed
 from tests.support.paths import ROOT
 from tests.support.rewriting import small_set
-from tests.support.warc_cases import revisit
+from tests.support.warc_cases import gz, response, revisit, sha1
 from tests.unit.indexer.test_never_originals import write
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
@@ -98,6 +98,38 @@ def test_revisits_that_name_no_original_are_not_said_to_be_refused(tmp_path: Pat
     assert "refused: " not in out
     assert out.splitlines()[-1] == "nothing was added: revisits that add no original: 1"
     assert json.loads(typed("index", "--stats", index, "--json")[0])["total"]["revisits"] == 1
+
+
+@pytest.mark.parametrize("options", [(), ("--no-url-index",), ("--engine", "whoosh")])
+def test_originals_that_a_changed_file_no_longer_has_are_counted(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    """Nothing says that nothing is lost: revisits without an original do not prove it."""
+    first, other = gz(response(b"other" * 9, number=9)), tmp_path / "other.warc.gz"
+    bodies = [b"%d" % n * 30 for n in range(4)]
+    whole = [gz(response(body, number=n)) for n, body in enumerate(bodies, 1)]
+    fields: dict[str, Any] = {"Refers_To_Target_URI": None, "Refers_To_Date": None}
+    seen = [gz(revisit(number=n + 20, Payload_Digest=sha1(bodies[n]), **fields)) for n in (2, 3)]
+    source, index = tmp_path / "x.warc.gz", tmp_path / "index"
+    other.write_bytes(first)
+    source.write_bytes(b"".join(whole))
+    assert "removed" not in typed("index", "--all", *options, source, other, index)[0]
+    source.write_bytes(b"".join([*whole[:2], *seen]))
+    assert "removed" not in typed("index", "--add", other, index)[0]
+    again = typed("index", "--replace", source, index)[0]
+    assert "\n  removed                                2  originals of the index" in again
+    assert "nothing is lost" not in again and "(unresolved-revisit)" in again
+    assert json.loads(typed("index", "--stats", index, "--json")[0])["captures"] == 3
+    source.write_bytes(whole[0])
+    assert json.loads(typed("index", "--replace", source, index, "--json")[0])["removed"] == 1
+
+
+def test_with_further_digests_what_is_removed_is_not_known(tmp_path: Path) -> None:
+    source, index = tmp_path / "x.warc.gz", tmp_path / "index"
+    for numbers, option in (((1, 2), "--also-digest=sha256"), ((3,), "--replace")):
+        source.write_bytes(b"".join(gz(response(b"%d" % n * 30, number=n)) for n in numbers))
+        out = typed("index", option, *([] if len(numbers) == 1 else ["--all"]), source, index)[0]
+    assert "\n  removed: not known, as the index has further digests" in out
 
 
 def test_what_no_file_has_alone_is_said_to_be_so(tmp_path: Path) -> None:

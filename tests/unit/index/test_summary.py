@@ -63,7 +63,7 @@ def some(seed: int) -> tuple[list[Capture], list[Revisit]]:
 def expected(captures: list[Capture], revisits: list[Revisit]) -> dict[str, dict[Any, list[int]]]:
     """The sums by each dimension, added up in the plainest way."""
     sums: dict[str, dict[Any, list[int]]] = {
-        name: defaultdict(lambda: [0] * 7) for name in DIMENSIONS
+        name: defaultdict(lambda: [0] * 9) for name in DIMENSIONS
     }
     first: dict[Any, Capture] = {}
     for one in captures:
@@ -87,12 +87,13 @@ def expected(captures: list[Capture], revisits: list[Revisit]) -> dict[str, dict
     for one in captures:
         size = sizes[one.digest]
         again = one is not first[one.digest]
-        amounts = (1, size, int(not size), int(again), again * size, 0, 0)
+        amounts = (1, size, int(not size), int(again), again * size, again * int(not size), 0, 0, 0)
         add(one, one.mime, one.status, amounts)
     for revisit in revisits:
         one = revisit.capture
         of = first[one.digest]
-        add(one, of.mime, of.status, (0, 0, 0, 0, 0, 1, sizes[one.digest]))
+        size = sizes[one.digest]
+        add(one, of.mime, of.status, (0, 0, 0, 0, 0, 0, 1, size, int(not size)))
     return sums
 
 

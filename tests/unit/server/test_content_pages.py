@@ -98,7 +98,7 @@ def test_the_numbers_are_those_of_the_command(index: Path) -> None:
         "originals 3", "payload digests 2",
         "captures stored 4 (originals and copies; equal records once)",
         "bytes of payload 5,003,000 (of captures stored)", "stored again 2 (2.0 kB of payload)",
-        "revisits read 1 (1.0 kB of payload)",
+        "revisits 1 (of responses that the index takes; 1.0 kB of payload)",
         "hosts: 3; those with the most captures stored:", "CAPTURES STORED PAYLOAD HOST",
         "2 2.0 kB x.example",
     }  # fmt: skip
@@ -129,6 +129,30 @@ def test_a_summary_that_is_purged_while_it_is_read(
     for path in ("/summary", "/pages/content"):
         assert web.get(path).status_code == 200
         (index / summary.FILE).write_bytes(made)
+
+
+def test_revisits_and_duplicates_of_unknown_size_are_counted(tmp_path: Path) -> None:
+    index = begin(tmp_path, settings=ALL)
+    sized, one = capture(1, HOST, size=1000), capture(2, HOST, size=-1)
+    unsized = [revisit_of(one, HOST, 4), revisit_of(one, HOST, 5)]
+    load(
+        index,
+        [sized, sized._replace(date=b"2026-11-28T00:00:00Z"), one, capture(2, HOST, 3, size=-1)],
+        [revisit_of(sized, HOST, 4), *unsized],
+    )
+    total = orjson.loads(typed("index", "--stats", "--json", index)[0])["total"]
+    assert (total["revisits"], total["revisits_unsized"], total["revisit_bytes"]) == (3, 2, 1000)
+    assert (total["duplicates"], total["duplicates_unsized"]) == (2, 1)
+    lines = {" ".join(line.split()) for line in typed("index", "--stats", index)[0].splitlines()}
+    assert lines >= {
+        "stored again 2 (1.0 kB of payload; of 1 the size is not known)",
+        "revisits 3 (of responses that the index takes; 1.0 kB of payload; "
+        "of 2 the size is not known)",
+    }
+    shown = served(index).get("/pages/content").text
+    assert (
+        "<p>Of 2 revisits the size of the payload is not known; they save no bytes here." in shown
+    )
 
 
 def test_bytes_of_captures_without_a_known_size_are_not_known(tmp_path: Path) -> None:
