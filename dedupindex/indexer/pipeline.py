@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -37,6 +38,7 @@ from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.stage import Staged, StageTask, run_task
 from dedupindex.indexer.stage_spark import stage_on
 from dedupindex.indexer.tasks import BuildPlan, crawls_of_files, make_plan
+from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.runtime.files import NO_SPACE, exclusive
 from dedupindex.runtime.spark import Cluster, spark_session
@@ -110,10 +112,10 @@ class Built:
     reported  crawls that have captures in files of the names of those that were read for no crawl,
         with these files; merged crawls only, and not on a cluster
     disproved  reports of the crawl that its files do not have, and that are originals no longer
-
-    >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
     removed   originals of the index that files which were read again do not have any more; None if
         not known, as in an index with further digests
+
+    >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
     >>> built.tally.records, built.tally.added, built.tally.refused["request-record"]
     (6, 1, 2)
     """
@@ -125,9 +127,9 @@ class Built:
     elsewhere: Counter[str] = field(default_factory=Counter)
     reported: dict[str, list[str]] = field(default_factory=dict)
     disproved: int = 0
-
-
     removed: int | None = 0
+
+
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     """Build an index, or add to one.
 
@@ -138,6 +140,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     found = _find_sources(job)
     _check_target(job.index)
     _check_added(job)
+    _check_crawl(job)
     job.index.mkdir(parents=True, exist_ok=True)
     with (
         exclusive(job.index / "lock", f"the index at {job.index}"),
@@ -171,10 +174,10 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         plan.elsewhere,
         plan.reported,
         disproved,
+        removed,
     )
 
 
-        removed,
 def build_index(
     sources: str | Path | Iterable[str | Path],
     index: str | Path,
@@ -291,6 +294,20 @@ def _check_added(job: Build) -> None:
         )
     if not identity.generation:
         raise IndexUnavailable(f"{unfinished(job.index)}; then add to it")
+
+
+def _check_crawl(job: Build) -> None:
+    """Raise `BadInput` for a name that a server refuses, unless the index has a crawl of it."""
+    try:
+        check_crawl_name(job.crawl or "none")
+    except BadInput:
+        identity = existing_identity(job.index)
+        if identity is None or not identity.generation:
+            raise
+        with closing(open_index(job.index)) as engine, engine.view() as view:
+            read = (container.crawl for container in view.containers())
+            if job.crawl not in chain(read, (place.crawl for _, place in view.places())):
+                raise
 
 
 def _check_read(job: Build, done: list[Staged], problems: list[Problem]) -> None:
@@ -456,6 +473,7 @@ def _load(
             _repair(job),
         )
         unconfirmed.write(job.index)
+        held = _originals(engine) if plan.dropped else 0
         outcome = engine.load(load) if cluster is None else engine.load_on(load, cluster)
         removed: int | None = 0
         if plan.dropped:  # under further digests, what is added is not counted
@@ -482,7 +500,6 @@ def _owe_comparison(job: Build, done: list[Staged]) -> set[str]:
 def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:
     tally = BuildTally()
     for staged in done:
-        held = _originals(engine) if plan.dropped else 0
         tally.add(staged.tally)
     tally.added, tally.replaced = outcome.added, outcome.replaced
     tally.unchanged = outcome.unchanged

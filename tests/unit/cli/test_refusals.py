@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.errors import FOR_CLIENTS, as_called
+from dedupindex.errors import FOR_CLIENTS, BadInput, as_called
+from dedupindex.indexer.pipeline import build_index
 from tests.conftest import MakeIndex
 from tests.support.captures import capture
 from tests.support.commands import ended, typed
@@ -122,6 +123,30 @@ def test_originals_that_a_changed_file_no_longer_has_are_counted(
     assert json.loads(typed("index", "--stats", index, "--json")[0])["captures"] == 3
     source.write_bytes(whole[0])
     assert json.loads(typed("index", "--replace", source, index, "--json")[0])["removed"] == 1
+
+
+@pytest.mark.parametrize("name", ["my crawl", "my/crawl", "Grün", "..", "x" * 201])
+def test_a_new_crawl_has_a_name_that_servers_take_too(tmp_path: Path, name: str) -> None:
+    index, source = tmp_path / "index", tmp_path / "x.warc"
+    source.write_bytes(response(b"new" * 9))
+    for words in (["--crawl", name], []):
+        env = {} if words else {"DEDUPINDEX_INDEX_CRAWL": name}
+        said = typed("index", "--all", *words, source, index, status=4, **env)[1]
+        assert "a crawl's name has 1 to 200 printable" in said or "relative step" in said
+        assert not index.exists()
+        with pytest.raises(BadInput):
+            build_index(source, index, crawl=name)
+    typed("index", "--all", source, index)
+    typed("index", "--add", "--crawl", name, source, index, status=4)
+
+
+def test_a_crawl_of_an_older_version_keeps_its_name(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture(1, crawl="my crawl", container="/w/x.warc.gz")])
+    source = tmp_path / "y.warc"
+    source.write_bytes(response(b"new" * 9))
+    typed("index", "--add", "--crawl", "my crawl", source, index)
+    assert json.loads(typed("index", "--stats", index, "--json")[0])["crawls"][-1]["files"] == 1
+    typed("purge", index, "--crawl", "my crawl")
 
 
 def test_with_further_digests_what_is_removed_is_not_known(tmp_path: Path) -> None:
