@@ -72,11 +72,12 @@ def is_index(name: str | Path) -> bool:
 def find(named: Sequence[str]) -> Sources:
     """Search directories recursively and expand globs, as `sources.expand` does.
 
-    Raises `BadSource` for what does not exist, for a named file of another kind, and for an
-    address with a signature.
+    A named file that cannot be read is a problem, as one in a directory is. Raises `BadSource` if
+    all are, for what does not exist, for a file of another kind, and an address with a signature.
     """
     found: dict[str, SourceFile] = {}
     others: dict[str, SourceFile] = {}
+    unreadable: dict[str, Problem] = {}  # files that the user named
     sources = Sources()
     for source in map(local, named):
         if is_remote(source):
@@ -94,8 +95,10 @@ def find(named: Sequence[str]) -> Sources:
             sources.searched.add(root)
         for path in expanded.paths:
             if path not in found:
-                if path in (source, os.path.abspath(source)):
-                    _check_kind(path)
+                if path in (source, os.path.abspath(source)) and (error := _check_kind(path)):
+                    unreadable[path] = Problem(path, -1, error)
+                    others[path] = _source_file(root, path, expanded)
+                    continue
                 found[path] = _source_file(root, path, expanded)
             elif found[path].root != root:
                 sources.overlapping.add(source)
@@ -110,6 +113,11 @@ def find(named: Sequence[str]) -> Sources:
                     sources.skipped -= 1
                     if path in sources.skipped_files:
                         sources.skipped_files.remove(path)
+    known = {problem.container for problem in sources.problems}
+    sources.problems += [one for path, one in unreadable.items() if path not in known]
+    if unreadable and not found and others.keys() == unreadable.keys():
+        first = sources.problems[0]
+        raise BadSource(f"{first.container} {first.message}")
     sources.files = [found[path] for path in sorted(found, key=os.fsencode)]
     sources.others = [others[path] for path in sorted(others, key=os.fsencode) if path not in found]
     return sources
@@ -201,11 +209,20 @@ def _source_file(root: str, path: str, expanded: Expanded) -> SourceFile:
     )  # fmt: skip
 
 
-def _check_kind(path: str) -> None:
-    """Raise `BadSource` if a file that the user named is of another kind."""
-    kind, _ = detect_kind(path)
+def _check_kind(path: str) -> str:
+    """Return why a file that the user named cannot be read, "" if it can.
+
+    Raises `BadSource` if it is of another kind, and for an object.
+    """
+    try:
+        kind, _ = detect_kind(path)
+    except BadSource as error:
+        if is_remote(path) or not isinstance(error.__cause__, OSError):
+            raise
+        return f"cannot be read: {error.__cause__.strerror}"
     if not kind and not is_archive_name(path):  # such a name says that its beginning is damaged
         raise BadSource(f"{path} is of no known kind; a manifest is of WARC and ARC files")
     if kind not in ("", "warc"):
         unpack = "; unpack the WARCs in it, and name their directory" if kind == "wacz" else ""
         raise BadSource(f"{path} is {kind}; a manifest is of WARC and ARC files{unpack}")
+    return ""

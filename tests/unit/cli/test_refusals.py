@@ -385,6 +385,30 @@ def test_what_cannot_be_read_is_said_to_be_unreadable(words: str, tmp_path: Path
     assert any(word in said for word in ("cannot be read", "cannot be opened", "unreadable")), said
 
 
+@pytest.mark.parametrize("by_name", [True, False])
+def test_one_unreadable_file_does_not_end_a_run(tmp_path: Path, by_name: bool) -> None:
+    """It is named, whether it was given by name or is in a directory."""
+    (tmp_path / "in").mkdir()
+    for number in (1, 2):
+        record = response(b"equal" * 90, number=number, Date=b"2026-01-0%dT00:00:00Z" % number)
+        (tmp_path / f"in/{number}.warc.gz").write_bytes(gz(record))
+    closed = tmp_path / "in/closed.warc.gz"
+    closed.write_bytes(gz(response(b"equal" * 90, number=3)))
+    closed.chmod(0)
+    words = "in/1.warc.gz in/2.warc.gz in/closed.warc.gz" if by_name else "in"
+    done = run_without_rights(f"dedup {words} --out out --dry-run --json", tmp_path)
+    assert done.returncode == 7, done
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["captures"] == 2
+    assert [one["file"] for one in report["problems"]] == [str(closed)]
+    assert f"warning: {closed}: cannot be read: Permission denied" in done.stderr
+    assert run_without_rights(f"manifest {words} -o listed", tmp_path).returncode == 7
+    gone = run_without_rights("dedup in/1.warc.gz in/none.warc.gz --out out", tmp_path)
+    assert gone.returncode == 4 and "none.warc.gz cannot be read: No such file" in gone.stderr
+    alone = run_without_rights("dedup in/closed.warc.gz --out out", tmp_path)
+    assert alone.returncode == 4 and f"{closed} cannot be read: Permission" in alone.stderr
+
+
 def test_files_that_a_crawler_writes_are_said_to_be_unfinished(tmp_path: Path) -> None:
     (tmp_path / "warcs").mkdir()
     (tmp_path / "warcs" / "a.warc.gz.open").write_bytes(b"")
