@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, print_result, say
+from dedupindex.cli.common import UNSOUND, Command, print_result, say, status_7, warn
 from dedupindex.cli.options import COUNT, PATH, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.post_crawl.rehearsal import RehearseOptions, Step, rehearse
@@ -43,14 +43,21 @@ def command(sources: tuple[str, ...], verbose: bool, **options: Any) -> int:
     """Run bin/dedup on copies of SOURCEs, and check every step.
 
     The steps: test, manifest, convert, validate, dedup, compare, commit. The exit status is 8 if
-    one of them failed.
+    one of them failed, else 7 if bin/dedup would leave files alone or keep their damage.
     """
-    sound = True
+    sound, left = True, False
     with show_progress(verbose=verbose) as progress:
         for step in rehearse(list(sources), RehearseOptions(**options), say, progress):
-            sound = sound and step.sound
+            sound, left = sound and step.sound, left or bool(step.left)
+            warn(step.left)
             print_result(step.as_json(), _text_of(step))
-    return 0 if sound else UNSOUND
+    if not sound:
+        return UNSOUND
+    return (
+        status_7("bin/dedup would leave the files named above alone, or keep their damage")
+        if (left)
+        else 0
+    )
 
 
 def _text_of(step: Step) -> Iterator[str]:

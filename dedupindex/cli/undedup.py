@@ -40,13 +40,20 @@ from dedupindex.post_crawl.rewrite.result_place import (
 from dedupindex.post_crawl.rewrite.rewrite_all import lost_owners
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
-from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files, sets_below
+from dedupindex.post_crawl.undo import (
+    Restored,
+    Undo,
+    check_space_for,
+    not_listed,
+    rewritten_files,
+    sets_below,
+)
 from dedupindex.post_crawl.undo_damage import index_originals, known_hosts
 from dedupindex.post_crawl.undo_places import Results, results_in, stored_results
 from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, removing
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import printable
-from dedupindex.runtime.walk_directories import walk_links
+from dedupindex.runtime.walk_directories import OnError, is_file, walk_links
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.discover import has_working_files
 from dedupindex.sources.warc_files import is_index
@@ -106,10 +113,11 @@ def command(
     results = _results_at(directories, state)
     journals = [one.directory for one in results]
     if in_place:
-        sets = _sets(journals)
+        unreadable = list[Restored]()
+        sets = _sets(journals, unreadable)
         if dry_run:
-            return _check_in_place(sets, jobs)
-        return undo_all(journals, partial(_in_place, sets), jobs, locks=sets)
+            return _check_in_place(sets, unreadable, jobs)
+        return undo_all(journals, partial(_in_place, sets, unreadable), jobs, locks=sets)
     for directory in journals:
         _check(directory, out)
     task = Undo(Path(), "", Path(), _mounted(hosts, journals), dry=dry_run)
@@ -131,9 +139,18 @@ def command(
     return status
 
 
-def _check_in_place(sets: list[Path], jobs: int) -> int:
+def _left_alone(unreadable: list[Restored]) -> OnError:
+    """Return what adds a directory that cannot be listed to what was not restored."""
+
+    def add(error: OSError) -> None:
+        unreadable.append(Restored(str(error.filename), "left_alone", 0, not_listed(error)))
+
+    return add
+
+
+def _check_in_place(sets: list[Path], unreadable: list[Restored], jobs: int) -> int:
     """Check that files can be restored in place, and write nothing."""
-    tasks, not_restorable = _in_place(sets)
+    tasks, not_restorable = _in_place(sets, unreadable)
     tasks = [task._replace(dry=True) for task in tasks]
     results = side_by_side(restore_file, None, tasks, jobs)
     with show_progress() as progress:
@@ -141,11 +158,17 @@ def _check_in_place(sets: list[Path], jobs: int) -> int:
         return print_restored(chain(not_restorable, shown), dry=True)
 
 
-def _sets(directories: list[Path]) -> list[Path]:
-    """Return the directories with journals, and those below them; raises `BadInput`."""
+def _sets(directories: list[Path], unreadable: list[Restored]) -> list[Path]:
+    """Return the directories with journals, and those below them; raises `BadInput`.
+
+    Those that cannot be listed are added to `unreadable`.
+    """
     found: dict[Path, Path] = {}  # by where links lead
     for directory in directories:
-        below = sets_below(directory)
+        known = len(unreadable)
+        below = sets_below(directory, _left_alone(unreadable))
+        if not below and len(unreadable) > known and not (directory / DIRECTORY).is_dir():
+            continue  # the journals may be there
         if not below or (directory / DIRECTORY).is_dir():
             _check(directory, None)
             if store := store_of_state(directory):
@@ -189,10 +212,12 @@ def _restore(
     jobs: int,
 ) -> int:  # fmt: skip
     """Restore all files as `meant`, and from there to a place in a store if one is given."""
+    unreadable = list[Restored]()
+    on_error = _left_alone(unreadable)
     tasks = [
         meant._replace(directory=one.directory, name=name, store=one.store)
         for one in found
-        for name in _files(one)
+        for name in _files(one, on_error)
     ]
     _check_names(tasks)
     if not meant.dry and meant.out is not None:
@@ -204,7 +229,8 @@ def _restore(
     for one in originals:
         check_exists(one)
     results = _results(found, tasks, place, originals, jobs)
-    return print_restored(chain(_without_file(found, tasks), results), dry=meant.dry)
+    left = chain(unreadable, _without_file(found, tasks))
+    return print_restored(chain(left, results), dry=meant.dry)
 
 
 def _results(
@@ -229,7 +255,8 @@ def _results(
         own = (StoredPath(one.store) if one.store else one.directory for one in results)
         mounted = [*failed[0][0].hosts.values()]  # of other hosts
         journals = [one.directory for one in results]
-        index_originals(database, chain(own, originals, mounted), [*journals, *mounted])
+        places = chain(own, originals, mounted)
+        index_originals(database, places, [*journals, *mounted], _say_unlisted)
         reasons = {(task.directory, task.name): _why_again(before) for task, before in failed}
         again = [task._replace(database=database) for task, _ in failed]
         with show_progress() as progress:
@@ -239,6 +266,10 @@ def _results(
                     restored = "can be restored" if again[0].dry else "restored"
                     result.note = f"{restored} record by record: {reasons[task_place]}"
                 yield result
+
+
+def _say_unlisted(error: OSError) -> None:
+    say(f"warning: no original is looked for in {error.filename}: {error.strerror}")
 
 
 def _why_again(before: Restored) -> str:
@@ -288,18 +319,18 @@ def _check(directory: Path, out: Path | str | None) -> None:
         raise BadInput(f"--out {out} is in {directory}, whose own files it would stand among")
 
 
-def _files(results: Results) -> list[str]:
+def _files(results: Results, on_error: OnError) -> list[str]:
     """Return the relative names of all files, following links as the scan did."""
     if results.store:
         return results.objects()
     found, directory = [], results.directory
-    for folder, below, names in walk_links(directory):
+    for folder, below, names in walk_links(directory, on_error):
         if os.path.basename(folder) == DIRECTORY or has_working_files(folder):
             below.clear()
             continue
         below.sort(key=lambda name: (name.startswith("."), name))  # in the order of a scan
         paths = (Path(folder, name) for name in names if not PART_NAME.fullmatch(name))
-        found += [str(path.relative_to(directory)) for path in paths if path.is_file()]
+        found += [str(path.relative_to(directory)) for path in paths if is_file(path, on_error)]
     return sorted(found)
 
 
@@ -385,9 +416,9 @@ def _without_file(results: Sequence[Results], tasks: Sequence[Undo]) -> Iterator
                 )
 
 
-def _in_place(directories: Sequence[Path]) -> Undoable:
+def _in_place(directories: Sequence[Path], unreadable: Sequence[Restored]) -> Undoable:
     """Return the files that were rewritten in place, and those that cannot be restored."""
-    tasks, not_restorable = [], []
+    tasks, not_restorable = list[Undo](), list(unreadable)
     for directory in directories:
         names, problems = rewritten_files(directory)
         for path, reason in problems.items():

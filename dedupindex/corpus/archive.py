@@ -514,7 +514,7 @@ class Corpus:
         settings, place = self.settings, self.settings.replay_source
         plan = plan._replace(render=render, output=output, needs=needs, replay=place)
         with tempfile.TemporaryDirectory(prefix=".corpus-", dir=settings.work) as name:
-            home = Path(name)
+            chunks = SpooledChunks(home := Path(name))
             for number, step in enumerate(early):
                 if isinstance(step, UrlList | EmbedsOf):
                     write_keys(self._keys(step, report), home / f"keys_{number}")
@@ -533,7 +533,7 @@ class Corpus:
                            home, keep_excluded=settings.excluded_revisits is not None)  # fmt: skip
                 if settings.sample:
                     sample(database, settings.sample, report.chosen)
-                chunks, locator = SpooledChunks(home), ContainerLocator(self.source.containers)
+                locator = ContainerLocator(self.source.containers, report.problems)
                 chunks.fill(database, plan.best, locator, settings.processes, report.chosen)
                 if settings.excluded_revisits is not None:
                     excluded = SpooledChunks(settings.excluded_revisits)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.object_store import is_remote, local, open_anywhere
+from dedupindex.runtime.walk_directories import walk_links
 from dedupindex.warc import wacz_members
 
 
 class ContainerLocator:
     """Find WARC files below directories and addresses; results are cached."""
 
-    def __init__(self, containers: Sequence[str]) -> None:
-        """Raises `BadSource` for a directory or file that is not there."""
+    def __init__(self, containers: Sequence[str], problems: list[Problem]) -> None:
+        """Directories that cannot be listed are added to `problems`, once they are searched.
+
+        Raises `BadSource` for a directory or file that is not there.
+        """
+        self._problems = problems
         self._containers = tuple(map(local, containers))
         for container in self._containers:
             if not is_remote(container) and not os.path.exists(container):
@@ -67,12 +73,16 @@ class ContainerLocator:
         """List all files below a directory, and those in WACZ files there, by file name."""
         paths = [
             os.path.join(directory, file)
-            for directory, _, files in os.walk(place, followlinks=True)
+            for directory, _, files in walk_links(place, self._unreadable)
             for file in sorted(files, reverse=True)
         ]
         inner = [self._inside(path) for path in paths if wacz_members.is_wacz(path)]
         found = {_last(path): path for path in paths}
         return {name: path for listing in inner for name, path in listing.items()} | found
+
+    def _unreadable(self, error: OSError) -> None:
+        what = f"unreadable: {error.strerror}, and WARC files are looked for in it"
+        self._problems.append(Problem(str(error.filename), -1, what))
 
     def _inside(self, path: str) -> dict[str, str]:
         """List the WARC files in a WACZ by file name, alone and after that of the WACZ."""

@@ -26,12 +26,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.object_store import is_remote
@@ -40,7 +42,7 @@ from dedupindex.post_crawl.convert.conversion import convert_all
 from dedupindex.post_crawl.dedup_all import DedupOptions, copy, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.directory_format import check_new_or_ours
-from dedupindex.post_crawl.manifest.make_manifest import make
+from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
 from dedupindex.post_crawl.manifest.parquet import (
     SAME_CAPTURE,
     SAME_RECORD,
@@ -64,6 +66,7 @@ from dedupindex.runtime.atomic_replace import (
 )
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.tables import amount
+from dedupindex.runtime.walk_directories import walk_links
 from dedupindex.sources.warc_files import Sources, find
 from dedupindex.verify.collection import Collection, archives_below
 from dedupindex.verify.issues import REMARK, Broken, Finding
@@ -88,6 +91,7 @@ class Step:
     numbers: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)  # the first; `failed` counts all
     failed: int = 0
+    left: list[Problem] = field(default_factory=list)  # files that a run would leave alone
     seconds: float = 0.0
 
     @property
@@ -120,7 +124,8 @@ class Step:
     def as_json(self) -> dict[str, Any]:
         return {
             "step": self.name, "did": self.did, "sound": self.sound, **self.numbers,
-            "failed": self.failed, "problems": self.problems, "seconds": round(self.seconds, 3),
+            "failed": self.failed, "problems": self.problems,
+            "left": [problem.as_json() for problem in self.left], "seconds": round(self.seconds, 3),
         }  # fmt: skip
 
 
@@ -193,7 +198,12 @@ class _Rehearsal:
         step.numbers = {**collection.totals(), "bytes": size, "findings": dict(self._baseline)}
 
     def _list(self, step: Step) -> None:
-        listed = self._manifest("before", self._found).entries.values()
+        made, manifest = self._made("before", self._found)
+        listed = manifest.entries.values()
+        report = DedupReport(dry_run=True)
+        report.add_found(self._found, made.problems)
+        report.add_manifest(manifest)
+        step.left = report.left
         step.numbers = {
             "files": len(listed),
             "not_read": len(self._files) - len(listed),
@@ -219,6 +229,10 @@ class _Rehearsal:
                     copied += 1
                 except Untouched as left:
                     step.fail(f"{file.path}: {left}")
+        known = {file.path for file in self._files}
+        for path, _, message in self._found.problems:
+            if path not in known:  # a directory that cannot be listed
+                step.fail(f"{path}: {message}")
         self._resources = sum(outcome.resources for outcome in converted.values())
         step.numbers = {
             "copied": copied, "converted": len(converted), "names_taken": len(clashes),
@@ -268,10 +282,13 @@ class _Rehearsal:
         step.numbers["committed"] = _undo_or_commit(step, self._copy, commit)
         self._check_collection(step, self._copy)
 
-    def _manifest(self, name: str, sources: Sources | list[str]) -> Manifest:
+    def _made(self, name: str, sources: Sources | list[str]) -> tuple[ManifestReport, Manifest]:
         top, jobs = self._top / name, self._options.jobs
-        make(sources, top, ManifestOptions(), jobs=jobs, on_progress=self._progress)
-        return open_manifest(top)
+        made = make(sources, top, ManifestOptions(), jobs=jobs, on_progress=self._progress)
+        return made, open_manifest(top)
+
+    def _manifest(self, name: str, sources: list[str]) -> Manifest:
+        return self._made(name, sources)[1]
 
     def _difference(
         self, step: Step, before: str, after: str, columns: tuple[str, ...]
@@ -341,7 +358,7 @@ def _check_sources_outside(top: Path, sources: Iterable[str]) -> None:
     """Compare directories by inode, since links and mounts give them several names."""
     ours = {_inode(top)}
     for name in _DIRECTORIES:
-        for inside, _, _ in os.walk(top / name):
+        for inside, _, _ in walk_links(top / name, lambda error: None):  # sources cannot be there
             with suppress(FileNotFoundError):
                 ours.add(_inode(Path(inside)))
     paths = (Path(name).resolve() for name in sources if not is_remote(name))
@@ -375,7 +392,7 @@ def _rebuild_sample(step: Step, folder: Path, size: int, seed: int, beside: Path
     sample.sort(key=lambda revisit: (str(revisit[0]), revisit[1].new_offset))
     with TemporaryDirectory(prefix=".sample-", dir=beside) as name:
         originals = OriginalsIndex(Path(name) / "places.sqlite")
-        originals.add_files(list(archives_below(folder)))
+        originals.add_files(list(archives_below(folder, partial(_fail_unreadable, step))))
         for path, entry in sample:
             digest = hashlib.sha256(entry.header.encode("latin-1"))
             try:
@@ -389,6 +406,10 @@ def _rebuild_sample(step: Step, folder: Path, size: int, seed: int, beside: Path
                 step.fail(f"{path} at {entry.new_offset}: it is not the record that was replaced")
     step.numbers["sample"] = len(sample)
     return sample
+
+
+def _fail_unreadable(step: Step, error: OSError) -> None:
+    step.fail(f"{error.filename}: {error.strerror}")
 
 
 def _compare_replay(

@@ -57,7 +57,7 @@ from dedupindex.runtime.atomic_replace import (
     removing,
     replace_file,
 )
-from dedupindex.runtime.walk_directories import walk_links
+from dedupindex.runtime.walk_directories import OnError, names_in, walk_links
 from dedupindex.warc.zstd_format import (
     MAGIC,
     MissingDictionary,
@@ -112,6 +112,11 @@ def rewritten_files(directory: Path) -> tuple[dict[str, bool], dict[Path, str]]:
     """Return the files that have journals: which are committed, and the unreadable journals."""
     names: dict[str, bool] = {}
     problems: dict[Path, str] = {}
+
+    def unreadable(error: OSError) -> None:
+        problems[Path(error.filename)] = not_listed(error)
+
+    names_in(directory / DIRECTORY, unreadable)  # `glob` would pass over it
     for pattern in ("*.committed", "*.jsonl"):  # a later run that is not committed counts
         for path in sorted((directory / DIRECTORY).glob(pattern)):
             try:
@@ -135,15 +140,20 @@ def is_of_earlier_run(journal: Journal, scanned: ManifestContainer) -> bool:
     return journal.summary()[0].content_hash != scanned.content_hash
 
 
-def sets_below(directory: Path) -> list[Path]:
+def not_listed(error: OSError) -> str:
+    """Return the problem of a directory that cannot be listed."""
+    return f"it cannot be read ({error.strerror}), so what it holds was not restored"
+
+
+def sets_below(directory: Path, on_error: OnError) -> list[Path]:
     """Return the directories below, following links, with journals of runs in place."""
     found = []
-    for folder, below, _ in walk_links(directory):
+    for folder, below, _ in walk_links(directory, on_error):
         if DIRECTORY in below:
             below.remove(DIRECTORY)
-            kept = Path(folder, DIRECTORY)
             if Path(folder) != directory and any(
-                next(kept.glob(pattern), None) for pattern in ("*.dropped", "*.committed")
+                name.endswith((".dropped", ".committed"))
+                for name in names_in(Path(folder, DIRECTORY), on_error)
             ):
                 found.append(Path(folder))
         below.sort()

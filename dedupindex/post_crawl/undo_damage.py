@@ -49,6 +49,7 @@ from dedupindex.post_crawl.undo_records import (
     revisits,
 )
 from dedupindex.runtime.atomic_replace import Sink, Untouched
+from dedupindex.runtime.walk_directories import OnError
 from dedupindex.urlkey import unbracket
 from dedupindex.verify.collection import archives_below
 from dedupindex.verify.file_bytes import Place
@@ -91,9 +92,12 @@ class RestoredRecords(NamedTuple):
     findings: list[RecordFinding]
 
 
-def index_originals(database: Path, places: Iterable[Place], directories: Iterable[Path]) -> None:
+def index_originals(
+    database: Path, places: Iterable[Place], directories: Iterable[Path], on_error: OnError
+) -> None:
     """List all full records of files, and of the removed records in directories with journals."""
-    files = dict.fromkeys(chain.from_iterable(map(archives_below, places)))
+    found = (archives_below(place, on_error) for place in places)
+    files = dict.fromkeys(chain.from_iterable(found))
     for directory in directories:
         files.update(dict.fromkeys(sorted((directory / DIRECTORY).glob("*.dropped"))))
     OriginalsIndex(database).add_files(list(files))

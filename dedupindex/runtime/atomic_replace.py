@@ -138,12 +138,15 @@ def _sync(path: Path) -> None:
 
 
 def remove_stale_parts(paths: Iterable[Path]) -> None:
-    """Remove the parts of these files that no running process has a lock on."""
+    """Remove the parts of these files that no running process has a lock on.
+
+    They stay in a directory that cannot be listed: no file is lost with that.
+    """
     folders: dict[Path, set[str]] = {}
     for path in paths:
         folders.setdefault(path.parent, set()).add(_stem(path))
     for folder, stems in folders.items():
-        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        with suppress(FileNotFoundError, PermissionError), os.scandir(folder) as entries:
             for name in [entry.name for entry in entries]:
                 if (match := PART_NAME.fullmatch(name)) and match[1] in stems:
                     _remove_stale(folder / name)

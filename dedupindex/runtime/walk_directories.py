@@ -1,16 +1,23 @@
-"""Walk directories in one way: what is found, verified and restored has the same names."""
+"""Walk directories in one way: what is found, verified and restored has the same names.
+
+Each function needs to be told what to do with an error: a directory that cannot be listed may hold
+anything, so whoever walks must name it.
+"""
 
 from __future__ import annotations
 
+import glob
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+OnError = Callable[[OSError], None]
+"""Called with an error whose `filename` is a directory or file below the one that is walked."""
+
 
 def walk_links(
-    top: str | Path,
-    on_error: Callable[[OSError], None] | None = None,
-    visited: set[tuple[int, int]] | None = None,
+    top: str | Path, on_error: OnError, visited: set[tuple[int, int]] | None = None
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """Walk as `os.walk` does, following links to directories; no directory is yielded twice.
 
@@ -30,7 +37,7 @@ def walk_links(
 
 def walk_visible(
     top: str | Path,
-    on_error: Callable[[OSError], None] | None = None,
+    on_error: OnError,
     visited: set[tuple[int, int]] | None = None,
     *,
     leave_out: Callable[[str], bool] = lambda directory: False,
@@ -50,3 +57,45 @@ def walk_visible(
         for name in sorted(names):
             if not name.startswith("."):
                 yield os.path.join(directory, name)
+
+
+def is_file(path: str | Path, on_error: OnError) -> bool:
+    """Return whether a name leads to a regular file; not knowing it is an error.
+
+    A name that leads nowhere is none: the file is gone, or a link leads to nothing.
+    """
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        on_error(error)
+        return False
+
+
+def names_in(directory: Path, on_error: OnError) -> list[str]:
+    """Return the names in a directory, sorted; none if it does not exist."""
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        on_error(error)
+        return []
+
+
+def matches(pattern: str, on_error: OnError) -> list[str]:
+    """Return what a glob matches, sorted; a directory in which it cannot search is an error.
+
+    `glob.glob` passes over such a directory.
+    """
+    head, searched = pattern, set[str]()
+    while glob.has_magic(head):
+        head, last = os.path.split(head)
+        if last == "**":
+            searched.update(glob.glob(os.path.join(head, last), recursive=True))
+        if glob.has_magic(last):
+            searched.update(glob.glob(head, recursive=True) if head else ["."])
+    for directory in sorted(filter(os.path.isdir, searched)):
+        names_in(Path(directory), on_error)
+    return sorted(glob.glob(pattern, recursive=True))

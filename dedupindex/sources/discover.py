@@ -34,7 +34,7 @@ from dedupindex.object_store import (
     open_anywhere,
     redacted,
 )
-from dedupindex.runtime.walk_directories import walk_visible
+from dedupindex.runtime.walk_directories import OnError, matches, walk_visible
 from dedupindex.sources.cdx_columns import is_cdx
 from dedupindex.sources.crawl_log import has_uri, is_crawl_log
 from dedupindex.sources.line_source import GZIP, inflated
@@ -195,10 +195,11 @@ def check_regular_file(path: str) -> str:
 def _find_by_glob(
     pattern: str, wanted: frozenset[str], found: Expanded, visited: set[tuple[int, int]]
 ) -> None:
-    matches = sorted(glob.glob(pattern, recursive=True))
-    if not matches:
+    known = len(found.problems)
+    matching = matches(pattern, _unreadable(found))
+    if not matching and len(found.problems) == known:
         raise BadSource(f"nothing matches {pattern}")
-    for path in map(os.path.abspath, matches):
+    for path in map(os.path.abspath, matching):
         if not os.path.isdir(path):
             _add(path, wanted, found)
         elif "**" not in pattern:  # which matches all files below, too
@@ -215,14 +216,21 @@ def _search(
 ) -> None:
     """Add every file below a directory; links are followed, no directory is entered twice."""
 
-    def unreadable(error: OSError) -> None:
-        found.problems.append(Problem(str(error.filename), -1, f"unreadable: {error.strerror}"))
-
     def is_own(directory: str) -> bool:
         return _is_index(Path(directory)) or (directory != top and has_working_files(directory))
 
-    for path in walk_visible(top, unreadable, visited, leave_out=is_own):
+    for path in walk_visible(top, _unreadable(found), visited, leave_out=is_own):
         _add(path, wanted, found)
+
+
+def _unreadable(found: Expanded) -> OnError:
+    """Return what adds a directory that cannot be listed to the problems."""
+
+    def add(error: OSError) -> None:
+        path = os.path.abspath(error.filename)
+        found.problems.append(Problem(path, -1, f"unreadable: {error.strerror}"))
+
+    return add
 
 
 def _find_remote(source: str, wanted: frozenset[str], found: Expanded) -> None:

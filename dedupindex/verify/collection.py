@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.runtime.scratch_database import open_scratch
-from dedupindex.runtime.walk_directories import walk_visible
+from dedupindex.runtime.walk_directories import OnError, is_file, walk_visible
 from dedupindex.runtime.workers import workers
 from dedupindex.verify import revisits
 from dedupindex.verify.block_facts import (
@@ -246,15 +246,20 @@ class Collection:
         """With `rows` executors read the files, else processes of this machine."""
         self._on_progress, self._rows = on_progress, rows
         seen = set[object]()
-        self._own = list(_archives(paths, seen))
-        self._others = list(_archives(originals, seen))
+        self._unreadable: list[Finding] = []  # directories
+        on_error = unreadable_to(self._unreadable)
+        self._own = list(_archives(paths, seen, on_error))
+        self._others = list(_archives(originals, seen, on_error))
         self.files = len(self._own)
         self.records = 0
         self.revisits = 0
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what is wrong with records, file by file; then with references."""
+        """Yield the directories that cannot be listed, what is wrong with records, file by file,
+        and then with references.
+        """
         paths = self._own + self._others
+        yield from self._unreadable
         with (
             TemporaryDirectory(prefix="dedupindex-verify-") as beside,
             closing(References(Path(beside) / "records.sqlite")) as references,
@@ -280,11 +285,11 @@ class Collection:
         self._on_progress(ProgressUpdate("reading", done, total, self.records))
 
 
-def _archives(paths: Iterable[Place], seen: set[object]) -> Iterator[Place]:
+def _archives(paths: Iterable[Place], seen: set[object], on_error: OnError) -> Iterator[Place]:
     """The archives at or below `paths`; of a file with several names, one. Updates `seen`."""
     for path in paths:
         check_exists(path)
-        for found in archives_below(path):
+        for found in archives_below(path, on_error):
             key: object = found
             if isinstance(found, Path):
                 status = found.stat()
@@ -305,17 +310,31 @@ def resolved(path: Place) -> Place:
     return path.resolve() if isinstance(path, Path) else path
 
 
-def archives_below(path: Place, wanted: Callable[[Place], bool] = is_archive) -> Iterator[Place]:
-    """Yield a file, or the `wanted` files below a directory by name; hidden ones are skipped."""
+def unreadable_to(findings: list[Finding]) -> OnError:
+    """Return what adds a finding for a directory that cannot be listed, unless there is one."""
+
+    def add(error: OSError) -> None:
+        message = f"it cannot be read ({error.strerror}): what it holds is not known"
+        finding = Finding("unreadable", os.path.abspath(error.filename), -1, "", message)
+        if finding not in findings:
+            findings.append(finding)
+
+    return add
+
+
+def archives_below(path: Place, on_error: OnError) -> Iterator[Place]:
+    """Yield a file, or the archives below a directory by name; hidden ones are skipped."""
     if path.is_dir():
-        yield from (found for _, found in files_below(path, wanted))
+        yield from (found for _, found in files_below(path, is_archive, on_error))
     elif isinstance(path, Path) and not path.is_file():
         raise BadSource(f"{path} is neither a file nor a folder")
     else:
         yield path
 
 
-def files_below(path: Place, wanted: Callable[[Place], bool]) -> Iterator[tuple[str, Place]]:
+def files_below(
+    path: Place, wanted: Callable[[Place], bool], on_error: OnError
+) -> Iterator[tuple[str, Place]]:
     """Yield the names and paths of the `wanted` files below a directory, hidden ones skipped.
 
     Links are followed as `bin/dedup` follows them: it would else not be seen what that left out.
@@ -326,8 +345,8 @@ def files_below(path: Place, wanted: Callable[[Place], bool]) -> Iterator[tuple[
             if not hidden and wanted(elsewhere):
                 yield name, elsewhere
         return
-    for found in map(Path, walk_visible(path)):
-        if found.is_file() and wanted(found):
+    for found in map(Path, walk_visible(path, on_error)):
+        if is_file(found, on_error) and wanted(found):
             yield str(found.relative_to(path)), found
 
 

@@ -10,14 +10,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import partial
-from glob import glob, has_magic
+from glob import has_magic
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
-from dedupindex.runtime.walk_directories import walk_visible
+from dedupindex.runtime.walk_directories import OnError, is_file, matches, walk_visible
 from dedupindex.verify.collection import (
     ExecutorRows,
     archives_below,
@@ -25,6 +25,7 @@ from dedupindex.verify.collection import (
     files_below,
     in_order,
     resolved,
+    unreadable_to,
 )
 from dedupindex.verify.compare_files import IN_FULL, REBUILT, verify_pair
 from dedupindex.verify.file_bytes import Place, UnreadableFile
@@ -67,8 +68,11 @@ class Against:
         with TemporaryDirectory(prefix="dedupindex-verify-") as beside:
             originals = OriginalsIndex(Path(beside) / "places.sqlite")
             folders = [*self._new, *self._others]
-            found = (file for folder in folders for file in archives_below(folder))
+            unreadable = list[Finding]()
+            on_error = unreadable_to(unreadable)
+            found = (file for folder in folders for file in archives_below(folder, on_error))
             files = list(dict.fromkeys(map(resolved, found)))
+            yield from (finding for finding in unreadable if finding not in unpaired)
             originals.add_files(files, self._rows)
             for result in self._compared(pairs, files, originals):
                 if isinstance(result, Finding):
@@ -105,15 +109,16 @@ class Against:
         if not self._old.is_dir():
             return [(self._old, new) for new in self._new], []
         pairs: list[tuple[Place, Place]] = []
-        findings = []
+        findings = list[Finding]()
+        on_error = unreadable_to(findings)
         if self._glob:
-            before = dict(_matched(self._glob, str(self._old)))
+            before = dict(_matched(self._glob, str(self._old), on_error))
         else:
-            before = dict(files_below(self._old, lambda _: True))
+            before = dict(files_below(self._old, lambda _: True, on_error))
         self.not_compared = [name for name, old in before.items() if not is_named(old)]
         for name in self.not_compared:
             del before[name]
-        after = [dict(files_below(folder, lambda _: True)) for folder in self._new]
+        after = [dict(files_below(folder, lambda _: True, on_error)) for folder in self._new]
         for name, old in before.items():
             there = [files[name] for files in after if name in files]
             pairs += [(old, path) for path in there]
@@ -140,23 +145,24 @@ def _top(pattern: Place) -> Path:
     return Path(top)
 
 
-def _matched(pattern: str, top: str) -> Iterator[tuple[str, Place]]:
+def _matched(pattern: str, top: str, on_error: OnError) -> Iterator[tuple[str, Place]]:
     """Yield the files that a glob matches, or that are below what it matches, as `bin/dedup` does.
 
     Each has its name below `top`. Raises `BadSource` if there is no match.
     """
-    matches = sorted(glob(pattern, recursive=True))
-    if not matches:
+    matching = matches(pattern, on_error)
+    if not matching:
         raise BadSource(f"nothing matches {pattern}")
     visited = set[tuple[int, int]]()
-    for match in map(os.path.abspath, matches):
+    for match in map(os.path.abspath, matching):
         files: Iterable[str] = ()
         if not os.path.isdir(match):
             files = [] if os.path.basename(match).startswith(".") else [match]
         elif "**" not in pattern:  # which matches all files below, too
-            files = walk_visible(match, visited=visited)
-        for path in filter(os.path.isfile, files):
-            yield os.path.relpath(path, top), Path(path)
+            files = walk_visible(match, on_error, visited)
+        for path in files:
+            if is_file(path, on_error):
+                yield os.path.relpath(path, top), Path(path)
 
 
 def _other_form(name: str, after: Iterable[Mapping[str, Place]]) -> str:

@@ -1,0 +1,212 @@
+"""A directory that cannot be listed is named by every command that may miss what is in it."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dedupindex.capture import Problem
+from dedupindex.corpus.locate_containers import ContainerLocator
+from dedupindex.errors import BadSource
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.runtime.walk_directories import matches
+from dedupindex.sources.discover import expand
+from dedupindex.sources.warc_files import find
+from tests.support.commands import ended, typed
+from tests.support.paths import ROOT
+from tests.support.rewriting import content
+from tests.unit.post_crawl.test_index_originals import write
+
+BODIES = [Random(number).randbytes(1500) for number in range(3)]
+Close = Callable[..., None]
+
+
+@pytest.fixture
+def close(monkeypatch: pytest.MonkeyPatch) -> Close:
+    """Refuse the lists of directories, as to a user who is not root."""
+    closed = set[str]()
+
+    def refusing(work: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(path: Any = ".") -> Any:
+            if isinstance(path, str | os.PathLike) and os.path.realpath(path) in closed:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+            return work(path)
+
+        return refuse
+
+    for name in ("scandir", "listdir"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+    return lambda *paths: closed.update(map(os.path.realpath, paths))
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Two files of the same three payloads, each in a directory of its own."""
+    for day in (2, 3):
+        write(tmp_path / f"archive/d{day}/crawl{day}.warc.gz", day, BODIES)
+    return tmp_path / "archive"
+
+
+def test_verify_names_it_as_a_finding_of_damage(archive: Path, close: Close) -> None:
+    assert "no defects" in typed("verify", archive)[1]
+    close(archive / "d3")
+    status, out, said = ended("verify", archive)
+    assert status == 7 and "no defects" not in said
+    assert f"damage\tunreadable\t{archive}/d3\t-1" in out and "Permission denied" in out
+    status, out, _ = ended("verify", archive / "d2", "--originals", archive)
+    assert status == 7 and f"unreadable\t{archive}/d3" in out
+    assert ended("verify", archive / "d3")[0] == 7  # though nothing was read
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/d*", "{}/*/*.warc.gz", "{}/**"])
+def test_a_comparison_never_says_that_all_is_there(
+    archive: Path, tmp_path: Path, close: Close, form: str
+) -> None:
+    out = tmp_path / "out"
+    typed("dedup", archive, "--out", out)
+    shutil.rmtree(out / "d3")
+    words = ("verify", "--against", form.format(archive), out)
+    status, listed, said = ended(*words)
+    assert status == 8 and "file-missing" in listed and "held is there" not in said
+    close(archive / "d3")
+    html = tmp_path / "page.html"
+    status, listed, said = ended(*words, "--html", html)
+    assert status == 7 and "held is there" not in said
+    assert "holds everything" not in html.read_text()
+    assert f"unreadable\t{archive}/d3" in listed and listed.count("unreadable") == 1
+
+
+def test_nor_if_the_result_cannot_be_listed(archive: Path, tmp_path: Path, close: Close) -> None:
+    out = tmp_path / "out"
+    typed("dedup", archive, "--out", out)
+    close(out / "d3")
+    status, listed, said = ended("verify", "--against", archive, out)
+    assert status == 7 and "held is there" not in said
+    assert f"unreadable\t{out}/d3" in listed and listed.count("unreadable") == 1
+    (extra := tmp_path / "extra").mkdir()
+    close(extra)
+    words = ("verify", "--against", archive / "d2", out / "d2", "--originals", extra)
+    status, listed, _ = ended(*words)
+    assert status == 7 and f"unreadable\t{extra}" in listed
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["--in-place", "--dry-run"], ["--in-place"]])
+def test_undedup_names_it(archive: Path, close: Close, words: list[str]) -> None:
+    sets = archive / "d2", archive / "d3"
+    for day in (4, 5):
+        write(archive / f"d3/again{day}.warc.gz", day, BODIES)
+    typed("dedup", archive / "d3", "--in-place")
+    before = content(archive / "d3")
+    close(sets[1])
+    if words == ["--dry-run"]:
+        (archive / DIRECTORY).mkdir()
+    status, out, said = ended("undedup", archive, *words)
+    assert status == 7 and "1 left alone" in out
+    assert f"{sets[1]} " in said and "it cannot be read (Permission denied)" in said
+    assert all((archive / "d3" / name).read_bytes() == data for name, data in before.items())
+
+
+def test_undedup_to_a_directory_names_it(archive: Path, tmp_path: Path, close: Close) -> None:
+    out, again = tmp_path / "out", tmp_path / "again"
+    typed("dedup", archive, "--out", out)
+    close(out / "d2")
+    status, text, said = ended("undedup", out, "--out", again)
+    assert status == 7 and "left alone" in text
+    assert f"warning: {out}/d2 was left alone: it cannot be read (Permission denied)" in said
+
+
+def test_undo_data_that_cannot_be_listed_is_not_none(archive: Path, close: Close) -> None:
+    typed("dedup", archive, "--in-place")
+    close(archive / DIRECTORY)
+    for words in (["--in-place"], ["--in-place", "--dry-run"], ["--dry-run"]):
+        status, _, said = ended("undedup", archive, *words)
+        assert status == 7 and f"{archive / DIRECTORY} " in said, words
+        assert "nothing to undo" not in said
+
+
+def test_a_rehearsal_fails_where_it_cannot_copy_it(
+    archive: Path, tmp_path: Path, close: Close
+) -> None:
+    close(archive / "d3")
+    status, out, said = ended("rehearse", archive, "--work", tmp_path / "work")
+    assert status == 8 and "convert: failed: 1 thing" in out
+    assert f"! {archive}/d3: unreadable: Permission denied" in out
+    assert f"warning: {archive}/d3: unreadable: Permission denied" in said
+
+
+def test_a_rehearsal_names_what_a_run_leaves_alone(archive: Path, tmp_path: Path) -> None:
+    (archive / "d3/crawl3.warc.gz").rename(archive / "d3/crawl3.warc.gz.open")
+    (archive / "empty.warc.gz").touch()
+    words = ("rehearse", archive, "--work", tmp_path / "work")
+    status, out, said = ended(*words)
+    dry_status, _, dry = ended("dedup", archive, "--out", tmp_path / "out", "--dry-run")
+    named = [line for line in dry.splitlines() if line.startswith("warning: ")]
+    assert len(named) == 2 and set(named) <= set(said.splitlines())
+    assert status == dry_status == 7 and "failed" not in out
+    assert "status 7: bin/dedup would leave the files named above alone" in said
+    steps = [json.loads(line) for line in ended(*words, "--json")[1].splitlines()]
+    left = {step["step"]: [one["file"] for one in step["left"]] for step in steps}
+    assert sorted(left.pop("manifest")) == [
+        f"{archive}/d3/crawl3.warc.gz.open", f"{archive}/empty.warc.gz",
+    ]  # fmt: skip
+    assert not any(left.values())
+
+
+def test_a_glob_names_where_it_cannot_search(archive: Path, close: Close) -> None:
+    close(archive / "d3")
+    for pattern in (f"{archive}/*/*.warc.gz", f"{archive}/**/*.gz", f"{archive}/**"):
+        found = find([pattern])
+        assert [file.name for file in found.files] == ["d2/crawl2.warc.gz"], pattern
+        problem = Problem(f"{archive}/d3", -1, "unreadable: Permission denied")
+        assert found.problems == [problem], pattern
+    with pytest.raises(BadSource, match="nothing matches"):
+        expand([f"{archive}/d3", f"{archive}/*.x"])
+    errors = list[OSError]()
+    close(archive)
+    assert matches(f"{archive}/*/*.gz", errors.append) == []
+    assert [error.filename for error in errors] == [str(archive)]
+
+
+def test_a_file_whose_status_is_not_known_is_no_missing_one(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a directory that can be listed, and not be entered."""
+    stat = os.stat
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if str(path).endswith("crawl3.warc.gz"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    status, out, _ = ended("verify", archive)
+    assert status == 7 and f"unreadable\t{archive}/d3/crawl3.warc.gz" in out
+
+
+def test_a_place_of_warc_files_is_a_problem_only_if_it_is_searched(
+    archive: Path, close: Close
+) -> None:
+    close(archive / "d3")
+    problems = list[Problem]()
+    locator = ContainerLocator([str(archive)], problems)
+    assert locator.find("d2/crawl2.warc.gz", "") and not problems
+    assert locator.find("crawl3.warc.gz", "") == ""
+    assert [problem.container for problem in problems] == [f"{archive}/d3"]
+
+
+def test_all_walks_say_what_becomes_of_errors() -> None:
+    """`os.walk` passes over a directory that it cannot list unless it is told otherwise."""
+    for package in ("dedupindex", "server"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.walk":
+                    assert "onerror" in {word.arg for word in node.keywords}, path
