@@ -31,7 +31,13 @@ from dedupindex.cli.options import (
     with_dictionaries,
 )
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj, write_offsets
+from dedupindex.cli.result_lists import (
+    check_outputs,
+    index_step,
+    names_below,
+    write_cdxj,
+    write_offsets,
+)
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
 from dedupindex.errors import BadInput, Damaged, as_called
 from dedupindex.object_store import counted_requests, is_remote, local
@@ -72,7 +78,6 @@ _REPLACED = (
     "may be answered with captures that are revisits now, and bin/impact and bin/purge do not "
     "know the revisits. It also reads files again that were purged with --container or --crawl"
 )
-_OUTDATED_STORE = "make an index of the results: INDEX does not know them"
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
 _VERIFY = "verify: "
@@ -139,8 +144,7 @@ def command(
     _check_sample(sample, html, dry_run=dry_run)
     check_outputs((offsets, cdxj, html))
     results, store = results_of(out, state)
-    in_store = store or (in_place and any(map(is_remote, map(local, sources))))
-    if in_store and (cdxj is not None or options["update_index"]):
+    if cdxj is not None and (store or (in_place and any(map(is_remote, map(local, sources))))):
         raise click.UsageError(NO_CDXJ)
     chosen = DedupOptions(
         out=results, store=store, compare=Compare.parse(compare),
@@ -153,7 +157,8 @@ def command(
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
     commands = _next(report, out, chosen.spark)
-    _print_report(report, options["index"], sent, commands, sources, in_store=bool(in_store))
+    step = _index_step(report, sources, out, chosen)
+    _print_report(report, options["index"], sent, commands, step)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
     if html is not None:  # last: the report is printed even if the page cannot be written
@@ -162,8 +167,7 @@ def command(
 
 
 def _print_report(
-    report: DedupReport, index: Path | None, sent: SentRequests, commands: list[str],
-    sources: tuple[str, ...], *, in_store: bool,
+    report: DedupReport, index: Path | None, sent: SentRequests, commands: list[str], step: str
 ) -> None:  # fmt: skip
     warn(report.left)
     for finding in report.proof.named:
@@ -177,12 +181,21 @@ def _print_report(
         click.echo(as_called(line))
     if report.indexed is not None:
         click.echo(singular(f"{index}: read {report.indexed:,} files"))
-    elif report.revisits and report.proof.sound and not report.dry_run:
-        if index:
-            click.echo(f"next: {_OUTDATED_STORE if in_store else _OUTDATED}")
-        elif report.in_place:
-            files = printable(shlex.join(sources))
-            click.echo(as_called(f"next: {_REPLACED.format(files)}"))
+    elif step:
+        click.echo(as_called(f"next: {step}"))
+
+
+def _index_step(
+    report: DedupReport, sources: tuple[str, ...], out: Path | str | None, options: DedupOptions
+) -> str:
+    """Return what an index needs after a run, "" for nothing."""
+    if not report.revisits or not report.proof.sound or report.dry_run:
+        return ""
+    if options.index:
+        return _OUTDATED
+    if out is None:
+        return _REPLACED.format(printable(shlex.join(sources)))
+    return index_step(str(out), report.roots, options.spark)
 
 
 def _check(out: Path | str | None, in_place: bool, dry_run: bool, options: dict[str, Any]) -> None:

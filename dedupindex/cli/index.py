@@ -50,7 +50,8 @@ from dedupindex.index.identity import (
     same_engine,
 )
 from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_options
-from dedupindex.object_store import counted_requests
+from dedupindex.object_store import counted_requests, redacted
+from dedupindex.post_crawl.update_index import index_results
 from dedupindex.runtime.tables import UNKNOWN, names_text, printable, singular
 from dedupindex.sources import KINDS
 from dedupindex.sources.discover import NO_ZSTD, unfinished_hint
@@ -76,6 +77,7 @@ EXAMPLES = """
 bin/index ~/warcs my-index                     # all but text, of every WARC below ~/warcs
 bin/index --all ~/warcs my-index               # all media types
 bin/index --add new.warc.gz my-index           # with the settings that the index has
+bin/index --replace ~/smaller my-index --instead-of ~/warcs    # of bin/dedup --out ~/smaller
 bin/index -i crawllog crawl.log my-index
 bin/index --empty my-index                     # for crawls that write to it
 bin/index --stats my-index
@@ -83,6 +85,7 @@ bin/index --stats my-index
 
 
 _BUILD_OPTIONS = ("replace", "resume", "reread", "jobs", "crawl", "spark")
+_OF_RESULTS = ("sources", "index", "replace", "instead_of", "jobs", "spark", "verbose")
 _SETTINGS = ("etag", "mime", "whitelist", "status", "min_size", "keep", "by_url")
 _ACTIONS = ("check", "stats", "compact", "copy", "merge", "digest_filter")
 _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
@@ -127,6 +130,10 @@ _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 @shared_options("--zstd-dictionary")
 @shared_options("--spark")
 @flag("--replace", help="As --add; changed files replace their old captures.")
+@option(
+    "--instead-of", multiple=True, metavar="OLD", setting=False,
+    help="With --replace: SOURCEs are the results of the files in OLD, whose captures go.",
+)  # fmt: skip
 @flag("--reread", help="As --add; reads known files again, as a repair or for another --crawl.")
 @flag("--resume", help="Resume a build that was killed.")
 @shared_options("--revisit-annotation", "--columns")
@@ -185,6 +192,8 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
     if str(where) == "-":
         raise click.UsageError("the index comes last and is a directory, not -")
     check_new_index(sources, where)
+    if options["instead_of"]:
+        return _put_results(sources, where, options, verbose=verbose)
     job = _job(sources, where, options)
     _warn_of_name(where, options["crawl"])
     if verbose:
@@ -193,6 +202,43 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
         built = build(job, progress)
         sent = sent_requests(requests)
     return _print_result(built, sources, where, options["crawl"], sent)
+
+
+def _put_results(
+    sources: tuple[str, ...], index: Path, options: dict[str, Any], *, verbose: bool
+) -> int:
+    """Read results into an index in place of other files; return the exit status."""
+    if not options["replace"]:
+        raise click.UsageError("--instead-of goes with --replace")
+    for name in click.get_current_context().params:
+        if name == "engine" and is_cluster(options[name]):
+            continue  # the address of the index
+        if name not in _OF_RESULTS and is_typed(name):
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} has no effect with --instead-of: an index keeps its "
+                "settings, and each file its crawl"
+            )
+    with counted_requests() as requests, show_progress(verbose=verbose) as progress:
+        done = index_results(
+            index, sources, options["instead_of"], options["jobs"], progress, options["spark"]
+        )
+        sent = sent_requests(requests)
+    warn(done.problems)
+    if done.remaining:
+        files = singular(f"{len(done.remaining):,} files")
+        say(
+            f"warning: no SOURCE has the result of {files} that the index has, and goes on "
+            f"answering with, such as {printable(done.remaining[0])}"
+        )
+    content = {
+        "read": done.read, "problems": len(done.problems), "remaining": done.remaining,
+        **sent.as_json(),
+    }  # fmt: skip
+    places = " ".join(map(redacted, options["instead_of"]))
+    read = singular(f"read {done.read:,} files")
+    print_result(content, [f"{index_name(index)}: {read} in place of those in {places}",
+                           *sent.lines()])  # fmt: skip
+    return status_7("damaged or unreadable data was left out") if done.problems else 0
 
 
 def _take_all_types(options: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
-"""The lists that commands write of their results: a CDXJ, and a map of offsets."""
+"""The lists that commands write of their results, and the command that an index needs then."""
 
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -13,7 +14,7 @@ from dedupindex.cli.common import warn
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput
-from dedupindex.object_store import is_remote
+from dedupindex.object_store import is_remote, redacted
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.stored_journal import mirror_journals
 from dedupindex.runtime.external_sort import sorted_lines
@@ -24,6 +25,7 @@ from dedupindex.runtime.files import (
     is_utf8,
     require_directory,
 )
+from dedupindex.runtime.tables import printable
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
 
@@ -41,6 +43,17 @@ def check_outputs(paths: Iterable[Path | None]) -> None:
         if path.exists() and detect_kind(str(path))[0] in ("warc", "arc", "wacz"):
             raise already_exists(path)
         check_writable(path)
+
+
+def index_step(results: str, places: Sequence[str], spark: str = "") -> str:
+    """Return what an index needs that has files below `places`, which are elsewhere now."""
+    of = " ".join(f"--instead-of {shlex.quote(redacted(place))}" for place in places)
+    more = f" --spark {shlex.quote(spark)}" if spark else ""
+    return printable(
+        "an index that has these files goes on answering with captures in "
+        f"{' '.join(map(redacted, places))}: before you delete anything there, bin/index --replace "
+        f"{shlex.quote(redacted(results))} INDEX {of}{more}"
+    )
 
 
 def write_offsets(roots: Iterable[Path | str], target: Path | None) -> None:

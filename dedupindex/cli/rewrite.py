@@ -15,7 +15,13 @@ import click
 from dedupindex.cli.common import RESUMED, Command, count_lines, file_lines, print_result, say
 from dedupindex.cli.options import PATH, flag, option, results_of, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj, write_offsets
+from dedupindex.cli.result_lists import (
+    check_outputs,
+    index_step,
+    names_below,
+    write_cdxj,
+    write_offsets,
+)
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
 from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput, Damaged, DedupError, as_called
@@ -133,20 +139,21 @@ def command(
         opened.relocate(dict(map(_moved, roots)), host)
     check_host(host, opened.hosts(), "the plan")
     own = opened.of_host(host)
-    tops = sorted({Path(one.root) for one in own.values()})
+    tops = sorted({one.root for one in own.values()})
     in_stores = not out and check_replaceable(one.path for one in own.values())
     if (store or in_stores) and cdxj is not None:
         raise click.UsageError(NO_CDXJ)
     if undo or discard:
         if in_stores:
             return _in_stores(plan, list(own.values()), jobs, undo=undo)
-        return _undo_or_commit(plan, tops, own, jobs, undo=undo)
+        return _undo_or_commit(plan, list(map(Path, tops)), own, jobs, undo=undo)
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
-        status = _rewrite(job, jobs, sent, cluster)
-    written = {str(results)} if results else {one.root for one in own.values()}
-    whole = dry_run or _write_lists(sorted(written), offsets, cdxj, jobs)
+        then = f"next: {index_step(str(out), tops, spark)}" if out else _REPLACED
+        status = _rewrite(job, jobs, sent, cluster, then)
+    written = [str(results)] if results else tops
+    whole = dry_run or _write_lists(written, offsets, cdxj, jobs)
     return status if whole else Damaged.exit_status
 
 
@@ -242,7 +249,7 @@ class _RewriteReport:
 
 
 def _rewrite(
-    job: RewriteJob, processes: int, requests: CountedRequests, cluster: Cluster | None
+    job: RewriteJob, processes: int, requests: CountedRequests, cluster: Cluster | None, then: str
 ) -> int:
     totals, read = _RewriteReport(job), 0
     found, containers = totals.found, job.containers()
@@ -267,8 +274,8 @@ def _rewrite(
     totals.finish()
     sent = sent_requests(requests)
     lines = [*totals.lines(), *sent.lines()]
-    if job.out is None and found.revisits and not job.dry:
-        lines.append(_REPLACED)
+    if found.revisits and not job.dry:
+        lines.append(as_called(then))
     print_result({**totals.as_json(), **sent.as_json()}, lines)
     if found.trusted:
         say(singular(f"{found.trusted:,} revisits of originals that were not read: {_TRUSTED}"))

@@ -8,10 +8,7 @@ from typing import Any, NamedTuple
 from dedupindex.object_store import CountedRequests
 from dedupindex.runtime.tables import amount
 
-NO_CDXJ = (
-    "--cdxj and --update-index are for results in a directory; of results in a store bin/index "
-    "makes an index, and bin/corpus a CDXJ"
-)
+NO_CDXJ = "--cdxj is for results in a directory; of results in a store bin/corpus makes a CDXJ"
 SPARK_TO_STORE = "--spark writes results to an object store: --out s3://BUCKET/PREFIX"
 _AS_GET, _AS_PUT = ("get", "head"), ("put", "part", "copy", "post")
 _BYTES = ("read", "written")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,6 +17,7 @@ import click
 from dedupindex.cli.common import RESUMED, Command, say
 from dedupindex.cli.options import flag, option, path_or_address, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.cli.result_lists import index_step
 from dedupindex.cli.rewrite import (
     COMMITTED,
     Undoable,
@@ -133,9 +135,8 @@ def command(
         for line in sent_requests(requests).lines():
             say(line)
     if out is not None and not dry_run and not wants_json():
-        again = printable(str(out))
-        line = f"to compare them: bin/verify --against BEFORE {again} --records"
-        click.echo(as_called(line))
+        for line in _next(results, str(out)):
+            click.echo(as_called(printable(line)))
     return status
 
 
@@ -146,6 +147,17 @@ def _left_alone(unreadable: list[Restored]) -> OnError:
         unreadable.append(Restored(str(error.filename), "left_alone", 0, not_listed(error)))
 
     return add
+
+
+def _next(results: Sequence[Results], out: str) -> Iterator[str]:
+    """Yield the command that compares restored files, and that which an index needs."""
+    part = next((one.part for one in results), "")  # only one place has parts
+    cut = f"/{part}".rstrip("/")
+    again = f"{out.rstrip('/')}{cut}"
+    yield f"to compare them: bin/verify --against BEFORE{cut} {shlex.quote(again)} --records"
+    below = cut if part.endswith("/") else cut.rpartition("/")[0]  # of one object, where it is
+    places = [f"{one.store or os.path.abspath(one.directory)}{below}" for one in results]
+    yield f"next: {index_step(again, places)}"
 
 
 def _check_in_place(sets: list[Path], unreadable: list[Restored], jobs: int) -> int:

@@ -164,7 +164,7 @@ def dedup(
         try:
             report = _DedupRun(found, options, work, say, on_progress).report()
             if options.out is not None and not options.dry:
-                report.comparable = results_of_each(sources, found)
+                report.comparable, report.roots = results_of_each(sources, found), roots
             return report
         except KeyboardInterrupt:
             say(_interrupted(work, options))
@@ -486,8 +486,9 @@ class _DedupRun:
         entries = open_manifest(self._work.manifest).entries.values()
         files = [entry.container for entry in entries]
         if job.out is not None:
-            results = ((file.path, job.out / file.name) for file in files if file.path in done)
-            changed = [ChangedFile(path, os.path.abspath(result)) for path, result in results]
+            top = job.store or os.path.abspath(job.out)
+            results = (file for file in files if file.path in done)
+            changed = [ChangedFile(file.path, f"{top}/{file.name}") for file in results]
             others = list[str]()
         else:  # an index may know files by their last names, and not which of these it has
             revisits = {entry.container.path for entry in entries if "revisit" in entry.records}
@@ -496,8 +497,9 @@ class _DedupRun:
             changed = [ChangedFile(path, path) for path in of_names]
             others = [file.path for file in files if os.path.basename(file.name) not in names]
         self._report.indexed, problems = update_index(
-            self._options.index, changed, others, self._options.jobs, self._progress
-        )
+            self._options.index, changed, others, self._options.jobs, self._progress,
+            self._options.spark,
+        )  # fmt: skip
         for path, offset, message in problems:
             self._report.leave(path, message, offset)
 

@@ -194,6 +194,7 @@ class DedupReport:
     left: list[Problem] = field(default_factory=list)  # files left alone, and damage in files
     absent: list[MissingFile] = field(default_factory=list)
     comparable: list[tuple[str, str]] = field(default_factory=list)  # see `results_of_each`
+    roots: list[str] = field(default_factory=list)  # below which the files were, if not in place
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
     proof: Proof = field(default_factory=Proof)
     indexed: int | None = None  # files that an index read again; None: no index was updated

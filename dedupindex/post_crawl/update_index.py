@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -20,6 +20,7 @@ from typing import NamedTuple
 from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress
 from dedupindex.crawls.stores import open_store
+from dedupindex.errors import BadInput
 from dedupindex.index import open_index
 from dedupindex.index.engine import Load, View
 from dedupindex.index.format.cells import DEPENDENT, NOWHERE
@@ -28,20 +29,30 @@ from dedupindex.index.identity import Identity, Settings, read_identity
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.indexer.pipeline import Build, build, source_options
+from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.post_crawl.purge.remove import RUN_BYTES, remove_live, scratch_of
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind
 from dedupindex.runtime.files import exclusive
+from dedupindex.sources.warc_files import find, nothing_found
 
 
 class ChangedFile(NamedTuple):
-    """A file of a set and its result, by absolute paths, which are the same in place."""
+    """A file of a set and its result, by absolute paths or addresses; the same in place."""
 
     before: str
     result: str
 
     def names(self) -> set[str]:
         """Return the names by which an index or a crawler may know the file before."""
-        return {self.before, os.path.realpath(self.before), os.path.basename(self.before)}
+        return {*_whole_names(self.before), os.path.basename(self.before)}
+
+
+class IndexedResults(NamedTuple):
+    """What was read in place of other files."""
+
+    read: int  # results
+    problems: list[Problem]  # what could not be read
+    remaining: list[str]  # files of which no result was named, whose captures the index still has
 
 
 @dataclass
@@ -58,8 +69,11 @@ def update_index(
     others: Iterable[str],
     jobs: int,
     on_progress: OnProgress,
+    spark: str = "",
 ) -> tuple[int, list[Problem]]:
     """Read changed files into an index; return how many were read, and what could not be.
+
+    `spark` is the master of the cluster that reads them, "" for processes here.
 
     Of the `others` of the set, which have not changed, those are read that the index lacks. What
     the index has as it is now is not read again, so an interrupted update is repeated. Files
@@ -68,7 +82,7 @@ def update_index(
     changed, identity = list(files), read_identity(index)
     with closing(open_index(index)) as engine, engine.view() as view:
         for path in others:
-            if not any(map(view.container, (path, os.path.realpath(path)))):
+            if not any(map(view.container, _whole_names(path))):
                 changed.append(ChangedFile(path, path))
         by_crawl = _by_crawl(changed, view)
     read, problems = 0, list[Problem]()
@@ -76,7 +90,7 @@ def update_index(
         job = Build(
             sorted(found.results), index, identity.settings, identity.engine,
             options=source_options(identity.settings), replace=True, jobs=jobs, crawl=crawl,
-            dropped=frozenset(found.dropped),
+            dropped=frozenset(found.dropped), spark=spark,
         )  # fmt: skip
         built = build(job, on_progress)
         read += built.tally.containers
@@ -90,6 +104,58 @@ def update_index(
             settings = identity.settings
             remove_live(store, ResolvedTarget(target, settings.keys()), settings)
     return read, problems
+
+
+def index_results(
+    index: Path,
+    sources: Sequence[str],
+    places: Sequence[str],
+    jobs: int,
+    on_progress: OnProgress,
+    spark: str = "",
+) -> IndexedResults:
+    """Read results into an index in place of the files that they were made from.
+
+    These have the same names below `places`, directories or addresses that need not exist any more.
+    Raises `DedupError`.
+    """
+    found = find(sources)
+    files = [*found.files, *found.others]
+    if not files:
+        raise nothing_found(sources)
+    tops = list(dict.fromkeys(one.rstrip("/") if is_remote(one) else os.path.abspath(one)
+                              for one in map(local, places)))  # fmt: skip
+    if same := sorted({file.root for file in files} & set(tops)):
+        raise BadInput(
+            f"{redacted(same[0])} is named as source and with --instead-of: files that were "
+            "replaced in place are read again with --replace alone"
+        )
+    below = tuple(f"{name}/" for top in tops for name in _whole_names(top))
+    with closing(open_index(index)) as engine, engine.view() as view:
+        names = [one.name for one in view.containers() if not one.purged]
+        known = {name for name in names if name.startswith(below)}
+        known.update(ref.container for _, ref in view.places() if ref.container.startswith(below))
+    changed = [ChangedFile(_before(file.name, tops, known), file.path) for file in files]
+    read, problems = update_index(index, changed, (), jobs, on_progress, spark)
+    remaining = known.difference(*(file.names() for file in changed))
+    return IndexedResults(read, [*found.problems, *problems], sorted(remaining))
+
+
+def _before(name: str, tops: Sequence[str], known: set[str]) -> str:
+    """Return the file of a name below one of `tops`, the one that an index has; or `BadInput`."""
+    candidates = [f"{top}/{name}" for top in tops]
+    found = [one for one in candidates if not known.isdisjoint(_whole_names(one))]
+    if len(found) > 1:
+        raise BadInput(
+            f"the index has {found[0]} and {found[1]}, and only one file of that name is named: "
+            "give each --instead-of with its own results"
+        )
+    return (found or candidates)[0]
+
+
+def _whole_names(path: str) -> set[str]:
+    """Return the paths by which a file may be known, also through a link; of an object one."""
+    return {path} if is_remote(path) else {path, os.path.realpath(path)}
 
 
 def _restore_copies(index: Path, identity: Identity) -> None:

@@ -232,6 +232,22 @@ def test_a_part_of_results_in_a_store_is_restored(stored: Stored, tmp_path: Path
         assert status == 4 and "nothing is there" in messages
 
 
+@pytest.mark.parametrize("part", ["01/", "03", "01/x.warc.gz"])
+def test_the_commands_after_undoing_a_part_name_that_part(
+    stored: Stored, tmp_path: Path, part: str
+) -> None:
+    restored(stored, tmp_path / "first", f"{stored.bucket.url}/whole/{part}")
+    words = ("--state", stored.top / "state-whole", "--out", tmp_path / "again", *ONE)
+    output, _ = typed("undedup", f"{stored.bucket.url}/whole/{part}", *words)
+    compare, index = output.splitlines()[-2:]
+    line = compare.partition("bin/verify ")[2].replace("BEFORE", stored.warcs.rstrip("/"))
+    name = part.rstrip("/")
+    assert line == f"--against {stored.warcs}{name} {tmp_path}/again/{name} --records"
+    typed("verify", *line.split())
+    before = f"--instead-of {stored.bucket.url}/whole/{part[:2]}"
+    assert index.endswith(f"bin/index --replace {tmp_path}/again/{name} INDEX {before}")
+
+
 def test_results_that_were_copied_to_another_address_are_restored(
     stored: Stored, tmp_path: Path
 ) -> None:
@@ -679,7 +695,7 @@ def test_refusals(stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["rewrite", stored.plan, "--in-place", "--spark", "2"], 2, "s3://BUCKET"),
         (["convert", stored.warcs, "--to", "gzip", "--out", "gs://b/x"], 4, "speaks S3"),
         (["convert", stored.warcs, "--to", "gzip", "--out", f"{url}/x", "--cdxj", state], 2,
-         "--cdxj and"),
+         "--cdxj is for results in a directory"),
         (["export", "--cdx", tmp_path, "--out", f"{url}/x"], 2, "only --self-contained"),
         (["dedup", stored.warcs, "--out", f"{url}-typo/x", "--state", state, "--dry-run"], 4,
          "-typo/x cannot be listed: The specified bucket does not exist"),
