@@ -56,6 +56,7 @@ bin/impact my-index --host example.com             # and all hosts below it
 PURGE_EXAMPLES = """
 bin/impact my-index --crawl weekly-7               # first: what depends on these captures?
 bin/purge my-index --crawl weekly-7
+bin/purge my-index --container s3://bucket/warcs/2020/    # all files below it
 bin/purge my-index --host example.com --list > files.jsonl    # which files still have them
 bin/purge my-index --url http://example.com/secret --force
 """
@@ -69,7 +70,8 @@ def _target_options(command: _Command) -> _Command:
             click.argument("index", type=any_index),
             once(
                 "--container", multiple=True, metavar="NAME",
-                help=f"Captures of this file; {_SEVERAL}.",
+                help="Captures of this file, or with / at its end of all files below this "
+                f"directory; {_SEVERAL}.",
             ),
             once(
                 "--crawl", multiple=True, metavar="NAME",
@@ -255,6 +257,8 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
         elif not hint and kind is TargetKind.CONTAINER:
             files = files or _files(index)
             near = [files[stem] for stem in get_close_matches(_stem(name), files)]
+            if any(file.startswith(f"{name}/") for file in files.values()):
+                near = [f"{name}/"]
             hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         yield f"not found: {name}{hint}"
 

@@ -33,7 +33,10 @@ _SCOPES = ("container", "crawl", "host", "url")
 _CAPTURE = dict.fromkeys(("digest", "url", "date"), fields.TEXT)
 _UNCHANGED = (BadInput, HasDependents, RequestError)  # errors after which nothing has changed
 IMPACT: dict[str, dict[str, Any]] = {
-    "container": {**fields.TEXT, "description": "All of this file."},
+    "container": {
+        **fields.TEXT,
+        "description": "All of this file; with / at its end, of all below.",
+    },
     "crawl": {**fields.TEXT, "description": "All of this crawl."},
     "host": {**fields.TEXT, "description": "All of this host and those below it."},
     "url": {**fields.TEXT, "description": "All of this URL, exactly as it was."},

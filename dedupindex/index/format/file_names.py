@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 
+_NONE: frozenset[int] = frozenset()
 _IN_WACZ = "/archive/"  # between the name of a WACZ and that of a file in it
 
 
@@ -36,14 +38,51 @@ def spellings(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((text, os.path.abspath(text), os.path.realpath(text))))
 
 
-def is_one_of(spelled: Collection[str], name: str) -> bool:
-    """Return whether `spellings` name the container `name`, also one read through a link."""
-    if any(is_container(text, name) for text in spelled):
-        return True
-    last = last_name(name)
-    if not name.startswith("/") or not any(text.endswith(f"/{last}") for text in spelled):
-        return False  # no need to look at the disk for a link
-    return os.path.realpath(name) in spelled
+class ContainerNames:
+    """Names of containers as a user typed them; one that ends with / means all files below it.
+
+    `note_below` lets a directory mean rows with only the last names of the files in it as well.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._whole = defaultdict[str, set[int]](set)  # by all spellings
+        self._last = defaultdict[str, set[int]](set)  # by their last names, those with directories
+        self._below = defaultdict[str, set[int]](set)  # directories, without the slash
+        for at, text in enumerate(texts):
+            for spelled in spellings(text):
+                if text.endswith("/"):
+                    self._below[spelled.rstrip("/")].add(at)
+                    continue
+                self._whole[spelled].add(at)
+                if "/" in spelled:
+                    self._last[last_name(spelled)].add(at)
+
+    def meaning(self, name: str) -> set[int]:
+        """Return the positions of the texts that mean a container, also one read through a link."""
+        last = last_name(name)
+        found = self._exact(name)
+        found |= self._last.get(name, _NONE) | self._whole.get(last, _NONE)
+        if name.startswith("/") and (self._below or last in self._last):
+            found |= self._exact(os.path.realpath(name))
+        return found
+
+    def note_below(self, names: Iterable[str]) -> None:
+        """Take the last names of containers that are below one of the directories."""
+        for name in names if self._below else ():
+            whole = {name, os.path.realpath(name)} if name.startswith("/") else {name}
+            if found := set[int]().union(*map(self._above, whole)):
+                self._last[last_name(name)] |= found
+
+    def _exact(self, name: str) -> set[int]:
+        return self._above(name) | self._whole.get(name, _NONE)
+
+    def _above(self, name: str) -> set[int]:
+        """Return the positions of the directories that a file is in or below."""
+        found, rest = set[int](), name if self._below else ""
+        while rest:
+            rest = rest.rpartition("/")[0]
+            found |= self._below.get(rest, _NONE)
+        return found
 
 
 def row_matches(row: str, name: str) -> bool:

@@ -11,7 +11,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
 from dedupindex.index.engine import IndexedContainer, View
 from dedupindex.index.format import cells
-from dedupindex.index.format.file_names import files_of, is_one_of, last_name, spellings
+from dedupindex.index.format.file_names import ContainerNames, files_of, last_name
 from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED
@@ -81,7 +81,7 @@ class ResolvedTarget:
         kind, urls = self.target.kind, self.target.urls
         if kind is TargetKind.CAPTURE:
             urls = tuple(capture.url for capture in self.target.captures)
-        self._spellings = [spellings(text) for text in self.target.texts]
+        self.names = ContainerNames(self.target.texts if kind is TargetKind.CONTAINER else ())
         self._packed = {pack(url): number for number, url in enumerate(urls)}
         self._packed_ends = tuple(self._packed)
         self._tails = frozenset(self.keys.tail(url) for url in urls)
@@ -113,7 +113,7 @@ class ResolvedTarget:
         """The texts that mean a crawl, or a container."""
         if self.target.kind is TargetKind.CRAWL:
             return [at for at, text in enumerate(self.target.texts) if text == name]
-        return [at for at, texts in enumerate(self._spellings) if is_one_of(texts, name)]
+        return sorted(self.names.meaning(name))
 
     def may_hold(self, key: bytes) -> bool:
         """Whether entries under a key may go, by the key alone."""
@@ -213,6 +213,7 @@ def resolve(target: Target, view: View, keys: cells.Keys) -> ResolvedTarget:
     if resolved.by_url:
         return resolved
     by_crawl, files = target.kind is TargetKind.CRAWL, set[str]()
+    resolved.names.note_below(container.name for container in view.containers())
     for number, place in view.places():
         names = [place.crawl] if by_crawl else _files(view, place.container)
         if found := {at for name in names for at in resolved.texts_of(name)}:

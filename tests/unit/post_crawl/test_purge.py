@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls import lifecycle, merge_crawls
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, HasDependents
-from dedupindex.index.format.file_names import is_container
+from dedupindex.index.format.file_names import ContainerNames, is_container
 from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.remove import purge, survey
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
@@ -279,3 +281,49 @@ def test_what_is_no_host_name_purges_nothing(tmp_path: Path, name: str) -> None:
     with pytest.raises(BadInput, match="is not a host name|in the DNS"):
         purge(index, Target(TargetKind.HOST, (name,)), force=True)
     assert held(index)
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+@pytest.mark.parametrize("below", ["s3://bucket/warcs/2020/", "/w/2020/"])
+def test_a_directory_means_all_files_below_it(tmp_path: Path, engine: str, below: str) -> None:
+    index = begin(tmp_path, engine)
+    goes = [f"{below}{name}" for name in ("a.warc.gz", "01/b.warc.gz")]
+    stays = [f"{below.rstrip('/')}1/a.warc.gz", "/other/2020/c.warc.gz", "s3://bucket/warcs/d.warc"]
+    load(index, [capture(n, URLS[0], 1, container=name) for n, name in enumerate(goes + stays)])
+    rows = [("b.warc.gz", 11), ("c.warc.gz", 12)]  # of CDX files, which name no directory
+    load(index, [capture(n, URLS[0], 1, container=name, evidence=Evidence.ROW) for name, n in rows])
+    with closing(LmdbStore(index)) as store:
+        report(store, "open", capture(21, URLS[0], 1, container=f"{below}new.warc.gz"))
+    target = ("--container", below, "--container", f"{below}none/")
+    output, _ = typed("impact", index, *target, "--json")
+    assert json.loads(output)["originals"]["captures"] == 3
+    assert json.loads(output)["not_found"] == [f"{below}none/"]
+    typed("purge", index, *target)
+    assert {one.container for _, one in held(index)} == {*stays, "c.warc.gz"}
+    with closing(LmdbStore(index)) as store, store.reading() as reading:
+        assert not list(reading.cells())
+    messages = typed("purge", index, "--container", below.rstrip("/"), status=10)[1]
+    assert f"did you mean {below}?" in messages
+
+
+def test_names_of_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    texts = ("/w/a.gz", "a.gz", "link/b.gz", "link/", "s3://bucket/x/")
+    names = ContainerNames(texts)
+    for name, meant in (
+        ("/w/a.gz", {0, 1}), ("a.gz", {0, 1}), ("/x/a.gz", {1}), ("b.gz", {2}), ("c.gz", set()),
+        (f"{tmp_path}/real/b.gz", {2, 3}), (f"{tmp_path}/link/b.gz", {2, 3}),
+        (f"{tmp_path}/real/below/c.gz", {3}), (f"{tmp_path}/realm/c.gz", set()),
+        ("s3://bucket/x/c.gz", {4}), ("s3://bucket/xy/c.gz", set()), ("s3://bucket/x", set()),
+    ):  # fmt: skip
+        assert names.meaning(name) == meant, name
+
+
+def test_many_containers_are_found_in_many() -> None:
+    """Not each name is compared with each."""
+    files = [f"s3://bucket/warcs/{number:05}.warc.gz" for number in range(40_000)]
+    names, started = ContainerNames(files), time.process_time()
+    assert all(names.meaning(file) == {at} for at, file in enumerate(files))
+    assert time.process_time() - started < 30
