@@ -86,13 +86,8 @@ def task_rows(
     return add_task_requests(cluster.packed_rows(partial(counting_task, work), tasks))
 
 
-def is_counting() -> bool:
-    """Return whether requests of this process are counted."""
-    return VARIABLE in os.environ
-
-
 def counting_session(profile: str) -> Any:
-    """Return the session of aiobotocore with which clients of this process count.
+    """Return the session of aiobotocore with which clients of this process count, during a run.
 
     It has the credentials of a profile, or the usual ones.
     """

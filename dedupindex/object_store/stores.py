@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from dedupindex.errors import SOURCE_ERRORS, BadInput, BadSource, StoreUnavailable, to_install
-from dedupindex.object_store.count_requests import counting_session, is_counting
+from dedupindex.object_store.count_requests import counting_session
 from dedupindex.object_store.store_address import S3, WEB, check, redacted, scheme_of
 
 TRIES, TIMEOUT = "DEDUPINDEX_REMOTE_TRIES", "DEDUPINDEX_REMOTE_TIMEOUT"
@@ -42,6 +42,10 @@ _BUCKET = (
     "machine (docs/batch.md)?"
 )
 _INVALID = "ParamValidationError"  # of botocore, which sends nothing then
+_REPEATED_HERE = ("GetObject", "HeadObject")
+"""Requests of S3 that are a try of ours each; a listing or an upload is a try with many."""
+_SILENCES = ("ConnectTimeoutError", "ReadTimeoutError")  # errors of botocore
+_CLIENT_TRIES = 3  # of the client of S3, for each request of a try
 _GONE = (404, 410)
 _PASSING_STATUSES = (408, 425, 429)
 _QUERY = re.compile(r"(https?://[^\s'\"?]+)\?[^\s'\")]+")
@@ -160,11 +164,11 @@ def _options(address: str) -> dict[str, Any]:
     scheme = scheme_of(address)
     if scheme in S3:
         own = {"connect_timeout": timeout, "read_timeout": timeout,
-               "retries": {"total_max_attempts": 3, "mode": "standard"}}  # fmt: skip
+               "retries": {"total_max_attempts": _CLIENT_TRIES, "mode": "standard"}}  # fmt: skip
         set_by_user = conf.get("s3", {})
         options = {"config_kwargs": {**own, **set_by_user.get("config_kwargs", {})}}
-        if is_counting() and "session" not in set_by_user:
-            options["session"] = counting_session(set_by_user.get("profile", ""))
+        if "session" not in set_by_user:
+            options["session"] = _session(set_by_user.get("profile", ""))
         return options
     if scheme in WEB:
         from aiohttp import ClientTimeout  # comes with fsspec
@@ -175,6 +179,24 @@ def _options(address: str) -> dict[str, Any]:
         set_by_user = {**conf.get("http", {}), **conf.get("https", {})}
         return {"client_kwargs": {**own, **set_by_user.get("client_kwargs", {})}}
     return {}
+
+
+def _session(profile: str) -> Any:
+    """Return the session with which clients of S3 count, and do not repeat what we repeat."""
+    session = counting_session(profile)
+    for name in _REPEATED_HERE:
+        event = f"needs-retry.s3.{name}"
+        session.register(event, _stop_after_silence, unique_id=f"dedupindex-{name}")
+    return session
+
+
+def _stop_after_silence(caught_exception: Exception | None = None, **_: Any) -> None:
+    """Raise the error of a store that was silent, in place of repeating the request at once.
+
+    The client would wait as long again, twice, in each of our tries.
+    """
+    if caught_exception is not None and type(caught_exception).__name__ in _SILENCES:
+        raise caught_exception
 
 
 def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
