@@ -258,7 +258,8 @@ def _without_lookups(index: Path, crawl: str) -> UnknownCrawl:
     return UnknownCrawl(
         f"crawl {crawl[:200]!r} is known from its WARCs only: it made no lookups that could be "
         f"reported; bin/list {shlex.quote(str(index))} --of-crawl {shlex.quote(crawl)} lists its "
-        "originals, --compare NAME compares it with another crawl"
+        f"originals, bin/impact {shlex.quote(str(index))} --crawl {shlex.quote(crawl)} counts its "
+        "revisits and their bytes, --compare NAME compares it with another crawl"
     )
 
 

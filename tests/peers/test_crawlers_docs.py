@@ -11,11 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dedupindex.runtime.tables import amount
 from demo.steps import free_port
 from tests.conftest import need
 from tests.peers.environments import ROOT, WARCPROX, environment
 from tests.peers.replay import records
-from tests.peers.site import site
+from tests.peers.site import PAGES, site
 
 pytestmark = pytest.mark.peer
 PAGE = "\n" + (ROOT / "docs/crawlers.md").read_text()
@@ -164,9 +165,12 @@ def test_the_cdx_mode_of_warcprox(tmp_path: Path, path_with_warcprox: str) -> No
 
 def test_wget_with_an_exported_file(tmp_path: Path) -> None:
     need("wget", found=shutil.which("wget") is not None)
-    export, wget, index = shown("## wget")
+    export, wget, index, saved = shown("## wget")
     with site() as url:
         (tmp_path / "seeds.txt").write_text(f"{url}/logo.png\n{url}/catalogue.pdf\n")
         first = f"wget -q --warc-file=first {url}/logo.png -O logo.png"
-        typed(tmp_path, [first, "bin/index --all first.warc.gz my-index", export, wget, index])
+        begin = [first, "bin/index --all first.warc.gz my-index"]
+        told = typed(tmp_path, [*begin, export, wget, index, saved])
+    size = re.escape(amount(len(PAGES["/logo.png"].body)))
+    assert re.search(rf"^revisits +1 +{size} ", told, re.MULTILINE), told
     assert [one.type for one in records([tmp_path / "harvest.warc.gz"])] == ["revisit", "response"]
