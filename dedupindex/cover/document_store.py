@@ -59,7 +59,7 @@ class LoadCounts:
     documents: int = 0  # including those of an earlier run
     fresh: int = 0
     repeated: int = 0  # further documents of the same capture
-    empty: int = 0  # documents without text, which meet no content constraint
+    empty: int = 0  # fresh documents without text, which meet no content constraint
     unsized: int = 0  # documents that do not state their bytes
     urls: int = 0
     versions: dict[str, float] = field(default_factory=dict)  # documents of a URL: mean, deviation
@@ -79,7 +79,6 @@ class Spools:
             for name in ("documents.json", *(f"shingles_{k}.tsv" for k in kept))
         )
         self._shingles = dict(zip(kept, shingles, strict=True))
-        self.empty = 0
 
     def __enter__(self) -> Self:
         return self
@@ -91,7 +90,6 @@ class Spools:
         self._documents.write(prepared.documents)
         for k, shingles in prepared.shingles.items():
             self._shingles[k].write(shingles)
-        self.empty += prepared.empty
 
     def load(self, database: Database, before: Path | None) -> LoadCounts:
         """Make the tables, including the documents of an earlier run whose state is `before`."""
@@ -130,12 +128,12 @@ class Spools:
             "CREATE TABLE documents AS SELECT * FROM loaded QUALIFY row_number() OVER "
             f"(PARTITION BY container, \"offset\", {identity} ORDER BY content = '', n) = 1"
         )
-        count = number(database, "SELECT count(*) FROM documents")
+        count, new = number(database, "SELECT count(*) FROM documents"), "documents WHERE fresh"
         loaded = LoadCounts(
             documents=count,
-            fresh=number(database, "SELECT count(*) FROM documents WHERE fresh"),
+            fresh=number(database, f"SELECT count(*) FROM {new}"),
             repeated=number(database, "SELECT count(*) FROM loaded") - count,
-            empty=self.empty,
+            empty=number(database, f"SELECT count(*) FROM {new} AND content = ''"),
             unsized=number(database, "SELECT count(*) FROM documents WHERE size IS NULL"),
         )
         _count_versions(database, loaded)

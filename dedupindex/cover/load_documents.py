@@ -12,6 +12,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import FileIO, RawIOBase
 from itertools import chain
 from pathlib import Path
@@ -40,6 +41,7 @@ from dedupindex.object_store import (
     redacted,
 )  # fmt: skip
 from dedupindex.runtime.files import named_errors
+from dedupindex.warc.zstd_format import FrameStream
 
 BATCH_LINES, _BATCH_BYTES = 500, 4 << 20
 _MAX_PREPARED = 100_000  # hashes of texts that a process remembers
@@ -62,7 +64,6 @@ class Prepared(NamedTuple):
     documents: bytes  # lines of JSON
     shingles: dict[int, bytes]  # by k: lines of document number and shingle
     lines: int
-    empty: int  # documents without text
     size: int  # bytes of the lines
 
 
@@ -93,7 +94,7 @@ def prepare(batch: LineBatch) -> Prepared:
     """
     rows: list[bytes] = []
     spools: dict[int, list[str]] = {k: [] for k in batch.ks}
-    empty = size = 0
+    size = 0
     if _run != [batch.run] or len(_prepared) > _MAX_PREPARED:
         _run[:] = [batch.run]
         _prepared.clear()
@@ -101,7 +102,6 @@ def prepare(batch: LineBatch) -> Prepared:
         size += len(line[1])
         row, of_text = shingled(n, line, batch.ks)
         content = row["content"]
-        empty += not content
         for k, text_shingles in of_text.items():
             if text_shingles and content not in _prepared:
                 spools[k].append(f"{n}\t" + f"\n{n}\t".join(text_shingles) + "\n")
@@ -109,7 +109,7 @@ def prepare(batch: LineBatch) -> Prepared:
             _prepared.add(content)
         rows.append(orjson.dumps(row))
     encoded = {k: "".join(spool).encode() for k, spool in spools.items()}
-    return Prepared(b"\n".join(rows) + b"\n", encoded, len(rows), empty, size)
+    return Prepared(b"\n".join(rows) + b"\n", encoded, len(rows), size)
 
 
 def shingled(n: int, line: Line, ks: Iterable[int]) -> tuple[dict[str, Any], dict[int, set[str]]]:
@@ -127,6 +127,7 @@ def shingled(n: int, line: Line, ks: Iterable[int]) -> tuple[dict[str, Any], dic
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _CHANGED = "{} was changed while it was read"
 _BUFFER = 1 << 17  # bytes of a file that are read at once
+_LONGEST_LINE = 1 << 28  # bytes
 _TEXT, _TITLE = "payload.string.text", "payload.string.html.title"
 
 
@@ -275,11 +276,15 @@ def numbered_lines(part: FilePart) -> Iterator[tuple[int, bytes]]:
         try:
             if part.start:
                 stream.seek(part.start - 1)
-                stream.readline()  # the rest of a line that begins before
+                _skip_line(stream)  # the rest of a line that begins before
             at = stream.tell() if part.end >= 0 else -2
-            for number, line in enumerate(stream, part.line + 1):
+            lines = iter(partial(stream.readline, _LONGEST_LINE + 1), b"")
+            for number, line in enumerate(lines, part.line + 1):
                 if at >= part.end:
                     break
+                if len(line) > _LONGEST_LINE:
+                    most = f"{_LONGEST_LINE:,} bytes"
+                    raise BadSource(f"{name} line {number} is longer than {most}: shorten its text")
                 at += len(line) if part.end >= 0 else 0
                 yield number, line
         except (OSError, EOFError, zlib.error) as error:
@@ -287,6 +292,11 @@ def numbered_lines(part: FilePart) -> Iterator[tuple[int, bytes]]:
         _check_version(raw, part)
         if isinstance(raw, RemoteFile) and raw.changed():
             raise BadSource(_CHANGED.format(name))
+
+
+def _skip_line(stream: BinaryIO) -> None:
+    while (line := stream.readline(_BUFFER)) and not line.endswith(b"\n"):
+        pass
 
 
 def _version(raw: RawIOBase) -> tuple[int, ...]:
@@ -342,39 +352,6 @@ def _opened(path: str) -> Iterator[tuple[BinaryIO, RawIOBase]]:
         if head.startswith(_GZIP):
             yield cast(BinaryIO, gzip.GzipFile(fileobj=stream)), raw
         elif head == _ZSTD:
-            yield io.BufferedReader(_Frames(stream), 1 << 20), raw
+            yield io.BufferedReader(FrameStream(stream), 1 << 20), raw
         else:
             yield stream, raw
-
-
-class _Frames(io.RawIOBase):
-    """The content of zstd frames; unlike zstandard's reader, it rejects a truncated one."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        import zstandard  # most runs need none
-
-        self._stream, self._damage = stream, zstandard.ZstdError
-        self._decompressor = zstandard.ZstdDecompressor()
-        self._frame: Any = None
-        self._rest = self._made = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, into: Any) -> int:
-        while not self._made:
-            data = self._rest or self._stream.read(1 << 17)
-            if not data:
-                if self._frame is not None:
-                    raise EOFError("it ends within a compressed frame")
-                return 0
-            frame = self._frame or self._decompressor.decompressobj()
-            try:
-                self._made = frame.decompress(data)
-            except self._damage as error:
-                raise OSError(str(error)) from error
-            self._rest = frame.unused_data
-            self._frame = None if frame.eof else frame
-        count = min(len(self._made), len(into))
-        into[:count], self._made = self._made[:count], self._made[count:]
-        return count

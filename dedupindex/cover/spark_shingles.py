@@ -196,8 +196,7 @@ def _read(ks: tuple[int, ...], part: FilePart) -> Iterator[Prepared | ShingleRow
     """Yield the metadata of documents, and their shingles."""
     for n, line in enumerate(lines_of_part(part), part.first):
         row, found = shingled(n, line, ks)
-        empty = not row["content"]
-        yield Prepared(orjson.dumps(row) + b"\n", {}, 1, empty, len(line[1]))
+        yield Prepared(orjson.dumps(row) + b"\n", {}, 1, len(line[1]))
         for k, of_text in found.items():
             rest = iter(of_text)
             while some := list(islice(rest, _ROW)):

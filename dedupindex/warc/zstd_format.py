@@ -7,6 +7,7 @@ users give it, see `VARIABLE`.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 if sys.version_info >= (3, 14):
     from compression.zstd import (
@@ -56,6 +57,7 @@ LONGEST_BLOCK = 1 << 17
 _LONGEST_WINDOW = 1 << 27  # bytes of memory that a frame may ask for
 _LONGEST_DICTIONARY = 1 << 23  # bytes, compressed or not
 _MOST_KNOWN = 1024  # containers whose dictionary, or that they have none, is remembered
+_STEP = 1 << 16  # bytes of a stream that are decompressed at once; what follows a frame is copied
 PIECE = 1 << 18  # bytes that are decompressed at a time
 _LEVEL = 9  # of the frames that are written: the time of gzip at level 6, and smaller
 _DICTIONARY_LEVEL = 19
@@ -321,6 +323,41 @@ def frame_pieces(
         at -= len(decompressor.unused_data)
     if at != end:
         raise UnreadableFrame("end elsewhere")
+
+
+class FrameStream(io.RawIOBase):
+    """The content of a stream of frames, in as much memory as is read at once.
+
+    Reading raises `OSError` for damage, and `EOFError` for a truncated frame.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._frame: ZstdDecompressor | None = None  # that has begun
+        self._rest = b""  # of what was read, behind a frame
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        made = b""
+        while not made:
+            data = b""
+            if self._frame is None or self._frame.needs_input:
+                data, self._rest = self._rest or self._stream.read(_STEP), b""
+                if not data:
+                    if self._frame is not None:
+                        raise EOFError("it ends within a compressed frame")
+                    return 0
+            frame = self._frame = self._frame or ZstdDecompressor()
+            try:
+                made = frame.decompress(data, len(into))
+            except ZstdError as error:
+                raise OSError(str(error)) from error
+            if frame.eof:
+                self._frame, self._rest = None, frame.unused_data
+        into[: len(made)] = made
+        return len(made)
 
 
 def content_start(read: Read, most: int, dictionaries: Dictionaries | None = None) -> bytes:

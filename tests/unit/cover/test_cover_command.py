@@ -285,6 +285,19 @@ def test_an_update_reports_changes(tmp_path: Path, capsys: pytest.CaptureFixture
     assert again == rows
 
 
+def test_an_update_counts_each_capture_without_text_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, bare = tmp_path / "cover.jsonl", [page(f"bare{n}", "20200101000000", "") for n in range(3)]
+    first = written(tmp_path / "first.jsonl", [*VERSIONS, bare[0], bare[0]])
+    rest = written(tmp_path / "rest.jsonl", [*bare, bare[1]])
+    rule = ["--relation", EXAMPLE, "-o", out, "--json"]
+    capsys.readouterr()
+    for words, empty in (([first, "--updatable"], 1), ([rest, "--update", out], 2)):
+        assert cover(*words, *rule) == 0
+        assert json.loads(capsys.readouterr().out)["empty"] == empty
+
+
 def test_an_update_of_another_relation_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
