@@ -18,6 +18,8 @@ _DATE = re.compile(
     rb"(\d{4})-(\d\d)-(\d\d)T(?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d{1,9})?Z", re.ASCII
 )
 _DIGITS = re.compile(rb"\d{8}(?:[01]\d|2[0-3])[0-5]\d(?:[0-5]\d|60)")
+_LEAP_SECOND = re.compile(r"(?<=^.{12})60$")
+_SECONDS = "%Y%m%d%H%M%S"
 _YEAR_START = "00010101000000"
 _PART = re.compile(r"[0-9]{4}(?:[0-9]{2}){0,5}")
 _KNOWN_DAYS: set[bytes] = set()  # valid days
@@ -89,7 +91,7 @@ def _digits_of(typed: str | None, rest: str) -> bytes:
     if _PART.fullmatch(digits) is None:
         raise BadInput(f"a date is written 2026, 2026-11, 2026-11-20 or in digits, not {typed!r}")
     try:
-        datetime.strptime(digits + _YEAR_START[len(digits) :], "%Y%m%d%H%M%S")
+        datetime.strptime(_LEAP_SECOND.sub("59", digits) + _YEAR_START[len(digits) :], _SECONDS)
     except ValueError:
         raise BadInput(f"there is no such date as {typed!r}") from None
     return (digits + rest[len(digits) :]).encode("ascii")

@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 from dedupindex.capture import Problem
 from dedupindex.corpus.capture_list import KINDS, TABLE, Revisits, SourceContext
 from dedupindex.corpus.from_table import select_tables
-from dedupindex.corpus.row import COLUMNS
+from dedupindex.corpus.row import COLUMNS, time_of
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote
 from dedupindex.runtime.duckdb import literal, quoted, refusal
@@ -197,7 +197,7 @@ def _select(columns: Mapping[str, str], valid: str, rows: str) -> str:
     stamp = f"substr({columns['timestamp']}, 1, 14)"
     is_time = (
         f"regexp_full_match({columns['timestamp']}, '[0-9]{{14}}(?:[0-9]{{3}})?') "
-        f"AND try_strptime({stamp}, '%Y%m%d%H%M%S') IS NOT NULL"
+        f"AND {time_of(stamp)} IS NOT NULL"
     )
     values = {
         **columns,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from dedupindex.corpus.row import COLUMNS
+from dedupindex.corpus.row import COLUMNS, time_of
 from dedupindex.errors import BadSource, Damaged, DedupError
 from dedupindex.object_store import is_remote, redacted
 from dedupindex.object_store.as_filesystem import PREFIX, ObjectFiles
@@ -116,6 +116,6 @@ def _is_good(columns: Mapping[str, Column], place: str, database: Database) -> s
     digits = f"left({time.digits}, 14)"
     is_time = (
         f"regexp_full_match({time.digits}, '[0-9]{{14}}(?:[0-9]{{3}})?') "
-        f"AND try_strptime({digits}, '%Y%m%d%H%M%S') IS NOT NULL"
+        f"AND {time_of(digits)} IS NOT NULL"
     )
     return f"coalesce({url.text} <> '' AND {is_time}, false)"

@@ -15,7 +15,7 @@ import orjson
 
 from dedupindex.corpus.enrich import Entry, flat
 from dedupindex.corpus.extract import KeptCapture
-from dedupindex.corpus.row import CorpusRow, RecordPlace
+from dedupindex.corpus.row import CorpusRow, RecordPlace, time_of
 from dedupindex.errors import BadInput
 from dedupindex.index.identity import FILE
 from dedupindex.object_store import is_remote, local
@@ -69,6 +69,7 @@ _KNOWN = {
     "compressedSize": "BIGINT", "error": "VARCHAR",
 }  # fmt: skip
 _TYPES = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
+_TIME = time_of("regexp_replace(\"timestamp\", '[^0-9]', '', 'g')") + ' AS "timestamp"'
 _MAX_BIGINT = (1 << 63) - 1
 
 
@@ -93,7 +94,8 @@ def write_table(
                 stream.write(kept.rendered + b"\n")
                 longest = max(longest, len(kept.rendered) + 1)
         with open_database(directory, memory, 0) as (database, _):
-            query = f"SELECT * FROM {from_json([rows], types, longest)}"
+            text = types | {"timestamp": "VARCHAR"}  # may have a leap second
+            query = f"SELECT * REPLACE ({_TIME}) FROM {from_json([rows], text, longest)}"
             write_parquet(database, query, path, metadata)
 
 
@@ -206,7 +208,10 @@ def _shorten(line: bytes, containers: dict[str, set[str]]) -> bytes:
 def cdxj_line(
     capture: CorpusRow, place: RecordPlace | None = None, *, revisit: bool, container: str = ""
 ) -> bytes:
-    """Return the line of a capture, at `place` if it was moved."""
+    """Return the line of a capture, at `place` if it was moved.
+
+    Space in the canonical URL is percent-encoded.
+    """
     path, offset, length = place or capture.record
     status = capture.status
     if revisit:  # 304 means that the digest is not the payload's
@@ -221,7 +226,7 @@ def cdxj_line(
         "filename": container or path or None,
     }
     json = orjson.dumps({name: value for name, value in fields.items() if value is not None})
-    return b"%b %b %b\n" % (capture.key.encode(), capture.timestamp.encode(), json)
+    return b"%b %b %b\n" % (_column(capture.key), capture.timestamp.encode(), json)
 
 
 _ARCHIVE = re.compile(r"\.(w?arc|wacz|cdxj?)(\.gz|\.zst)?$", re.IGNORECASE)

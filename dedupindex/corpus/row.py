@@ -106,6 +106,24 @@ def iso(digits: str) -> str:
         return digits
 
 
+def time_of(digits: str) -> str:
+    """Return SQL of the TIMESTAMP of 14 digits, NULL for other text.
+
+    Second 60 is the first of the next minute, as for `timestamps.seconds`; DuckDB knows none.
+    """
+    before = f"CASE WHEN substr({digits}, 13) = '60' THEN left({digits}, 12) || '59' END"
+    form = "'%Y%m%d%H%M%S'"
+    return (
+        f"coalesce(try_strptime({digits}, {form}), "
+        f"try_strptime({before}, {form}) + INTERVAL 1 SECOND)"
+    )
+
+
+def seconds_of(digits: str) -> str:
+    """Return SQL of 14 digits as seconds since 1970; see `time_of`."""
+    return f"CAST(epoch({time_of(digits)}) AS BIGINT)"
+
+
 def as_text(data: bytes) -> str:
     """Decode bytes; those that are not UTF-8 are percent-encoded."""
     return url_as_json(data)["url"]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.from_index import FOUND, found_in
 from dedupindex.corpus.locate_containers import ContainerLocator
-from dedupindex.corpus.row import CorpusRow, RecordPlace
+from dedupindex.corpus.row import CorpusRow, RecordPlace, seconds_of
 from dedupindex.corpus.url_join import JoinTable, complete, keep_nearest, keep_of_list
 from dedupindex.errors import BadInput
 from dedupindex.expression import tree
@@ -98,7 +98,7 @@ def _column(leaf: Leaf) -> str:
     if leaf.name == "hostname":
         return to_sql(_HOSTNAME, _column)
     if leaf.name == "timestamp":
-        return "CAST(epoch(try_strptime(\"timestamp\", '%Y%m%d%H%M%S')) AS BIGINT)"
+        return seconds_of('"timestamp"')
     return f'"{leaf.name}"'
 
 

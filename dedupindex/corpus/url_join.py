@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import orjson
 
-from dedupindex.corpus.row import as_text
+from dedupindex.corpus.row import as_text, seconds_of
 from dedupindex.errors import BadInput
 from dedupindex.runtime.duckdb import Database, from_json
 from dedupindex.runtime.files import named_errors
@@ -27,7 +27,6 @@ _MAX_LINE = 1 << 21  # bytes of a URL
 _MIN_LINE = 1 << 16  # bytes that DuckDB is to expect
 _ROWS = 1000  # fetched from DuckDB at once
 _COLUMNS = {"k": "VARCHAR", "t": "VARCHAR"}
-_SECONDS = "CAST(epoch(try_strptime({}, '%Y%m%d%H%M%S')) AS BIGINT)"
 
 
 class UrlList(NamedTuple):
@@ -140,7 +139,7 @@ def keep_nearest(database: Database, join: JoinTable, home: Path) -> None:
     Of two that are equally near the earlier one is kept; within a second one that is no redirect.
     """
     _key_urls(database, home)
-    time, page = _SECONDS.format('"timestamp"'), _SECONDS.format("t")
+    time, page = seconds_of('"timestamp"'), seconds_of("t")
     order = 'status BETWEEN 300 AND 399, revisit, url, container, "offset"'
     database.execute(
         f"CREATE TABLE moments AS SELECT coalesce(surt, keyed_urls.k) AS k, {time} AS t, "

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from dedupindex.errors import BadDate
+from dedupindex.errors import BadDate, BadInput
 from dedupindex.timestamps import (
     check_date,
     check_digits,
     date_of_digits,
     digits_of_date,
+    first_digits,
+    last_digits,
     seconds,
     sort_key,
 )
@@ -59,6 +61,17 @@ def test_case_66_odd_dates_are_refused(text: bytes) -> None:
 def test_odd_digits_are_refused(text: bytes) -> None:
     with pytest.raises(BadDate):
         check_digits(text)
+
+
+@pytest.mark.parametrize("typed", ["2016-12-31T23:59:60Z", "20161231235960"])
+def test_a_leap_second_may_be_typed(typed: str) -> None:
+    assert first_digits(typed) == last_digits(typed) == b"20161231235960"
+
+
+@pytest.mark.parametrize("typed", ["20161231235961", "20161231236000", "20161260"])
+def test_no_other_unit_has_60(typed: str) -> None:
+    with pytest.raises(BadInput):
+        first_digits(typed)
 
 
 def test_seventeen_digits_are_cut() -> None:

@@ -22,7 +22,9 @@ from dedupindex.corpus import Corpus, CorpusReport
 from dedupindex.corpus.capture_list import SourceContext
 from dedupindex.corpus.extract import nothing
 from dedupindex.corpus.from_cdx import CdxCaptures
-from dedupindex.corpus.select import digest_key
+from dedupindex.corpus.output import cdxj_line
+from dedupindex.corpus.row import CorpusRow, RecordPlace
+from dedupindex.corpus.select import conditions, digest_key
 from dedupindex.digest import Digest, Spelling, is_cut
 from dedupindex.errors import BadSource
 from tests.support.budgets import examples
@@ -129,6 +131,69 @@ def test_selection(found: list[Row], data: st.DataObject) -> None:
             left = _best(left, was, by, latest=latest)
         assert seen(path, corpus) == sorted((row.url, row.timestamp, n) for n, row in left)
         assert corpus.count() == len(left)
+
+
+def _row(timestamp: str, **more: Any) -> CorpusRow:
+    values = dict.fromkeys(CorpusRow._fields) | {"url": "http://a/", "revisit": False} | more
+    place = RecordPlace("a.warc.gz", 1, 100)
+    return CorpusRow(**values | {"timestamp": timestamp, "record": place})  # type: ignore[arg-type]
+
+
+_TIMES = st.builds(
+    "20161231{}{:02d}".format, st.sampled_from(["2358", "2359"]), st.integers(57, 60)
+) | st.builds("20170101{}{:02d}".format, st.sampled_from(["0000", "2359"]), st.integers(0, 2))
+
+
+@given(st.lists(_TIMES, max_size=8), st.sampled_from(["<", "<=", "==", "!=", ">=", ">"]), _TIMES)
+def test_times_in_sql_are_those_in_python(found: list[str], sign: str, other: str) -> None:
+    """Also of a second 60, which DuckDB does not know."""
+    parsed = conditions(f"timestamp {sign} '{other}'")
+    with duckdb.connect() as database:
+        database.execute('CREATE TABLE captures ("timestamp" VARCHAR)')
+        for one in found:
+            database.execute("INSERT INTO captures VALUES (?)", [one])
+        query = f'SELECT "timestamp" FROM captures WHERE {" AND ".join(c.sql for c in parsed)}'
+        of_sql = [one for (one,) in database.execute(query).fetchall()]
+    assert of_sql == [one for one in found if all(c.holds(_row(one)) for c in parsed)]
+
+
+def test_captures_of_a_leap_second_are_kept(tmp_path: Path) -> None:
+    leap = ["20161231235959", "20161231235960", "20170101000000"]
+    (tmp_path / "a.cdxj").write_bytes(b"".join(cdxj_line(_row(one), revisit=False) for one in leap))
+    corpus = Corpus.from_cdx(tmp_path / "a.cdxj").having(jobs=1)
+    report = CorpusReport()
+    for condition, wanted in {
+        "timestamp >= '2016'": leap,
+        "timestamp < '2017'": leap[:1],
+        "timestamp == '2017-01-01T00:00:00'": leap[1:],
+    }.items():
+        kept = corpus.where(condition).kept(report, nothing)
+        assert [one.capture.timestamp for one in kept] == wanted
+    assert report.refused == 0
+    corpus.save_as_parquet(tmp_path / "a.parquet")
+    with duckdb.connect() as database:
+        rows = database.sql(f"SELECT timestamp::VARCHAR FROM '{tmp_path}/a.parquet' ORDER BY 1")
+        assert rows.fetchall() == [
+            ("2016-12-31 23:59:59",), ("2017-01-01 00:00:00",), ("2017-01-01 00:00:00",),
+        ]  # fmt: skip
+        database.execute(
+            "COPY (SELECT 'http://a/' AS url, unnest([20161231235960]) AS fetch_time) "
+            f"TO '{tmp_path}/b.parquet'"
+        )
+    table = Corpus.from_cdx(tmp_path / "b.parquet").having(jobs=1)
+    assert [one.capture.timestamp for one in table.kept(report, nothing)] == leap[1:2]
+
+
+def test_space_in_a_canonical_url_is_encoded_in_a_cdxj(tmp_path: Path) -> None:
+    url = "http://a.example/x y"
+    columns = ["example,a)/x y", "20260101000000", url, "text/html", "200", "B", *"--90", "a.warc"]
+    header = "\t".join(("", *HEADER.split()))
+    (tmp_path / "a.cdx").write_text(f"{header}\n" + "\t".join(columns) + "\n")
+    Corpus.from_cdx(tmp_path / "a.cdx").having(jobs=1).save_as_cdxj(tmp_path / "o.cdxj")
+    assert (tmp_path / "o.cdxj").read_bytes().startswith(b"example,a)/x%20y 20260101000000 {")
+    again = Corpus.from_cdx(tmp_path / "o.cdxj").having(jobs=1)
+    (kept,) = again.kept(CorpusReport(), nothing)
+    assert kept.capture.url == url
 
 
 def _with_versions(left: list[tuple[int, Row]], counts: range) -> list[tuple[int, Row]]:
