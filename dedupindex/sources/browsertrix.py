@@ -27,6 +27,7 @@ from dedupindex.urlkey import is_http
 DUPES, CRAWLS, OPEN = "alldupes", "allcrawls", "uncommittedcrawls"
 COUNTS, FILES = "allcounts", "src:d"
 AT_ONCE = 1000  # entries of a hash, in one exchange
+_NUMBER = re.compile(rb"\d{1,18}")
 _SCHEMES = ("redis", "rediss", "unix")
 _TIMEOUT = 60.0  # seconds for an answer; Redis does not answer while it writes a large file
 _UNCHANGED = re.compile(rb"https?://[^/?#%]+/[^?#%]*(?:\?[\w.*-]+=[\w.*-]+)?")  # by normalisation
@@ -44,9 +45,9 @@ class BrowsertrixEntry(NamedTuple):
     def parse(cls, value: bytes) -> BrowsertrixEntry:
         """Parse a value; raises `ValueError`."""
         parts = value.split(b" ")
-        if len(parts) != 4 or not (parts[0].isdigit() and parts[1].isdigit()):
+        if len(parts) != 4 or not (_NUMBER.fullmatch(parts[0]) and parts[1].isdigit()):
             raise ValueError("not 'place date url size'")
-        size = int(parts[3]) if parts[3].isdigit() else -1  # NaN, undefined
+        size = int(parts[3]) if _NUMBER.fullmatch(parts[3]) else -1  # NaN, undefined
         return cls(int(parts[0]), parts[1], parts[2], size)
 
     def __bytes__(self) -> bytes:

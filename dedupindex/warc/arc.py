@@ -41,7 +41,7 @@ _LINE = re.compile(
 _SCHEMES = rb"(?:https?|ftp|dns|filedesc|whois|gopher|nntp|mms|rtsp):"
 _SCHEME = re.compile(_SCHEMES, re.IGNORECASE)
 _LONGEST_SCHEME = 16  # bytes
-_FILEDESC = re.compile(rb"filedesc:[^\n]* (-?[0-9]+)\r?\n")
+_FILEDESC = re.compile(rb"filedesc:[^\n]* (-?[0-9]{1,18})\r?\n")
 
 
 class _ArcLine(NamedTuple):

@@ -53,6 +53,7 @@ ALSO, BEFORE, SEVERAL, SPARE, READ, GONE = 0x80, 0x08, 0x80, 0x80, 0x04, 0x08
 DEPENDENT = 0xFF  # first byte of a dependent, greater than that of any entry: they follow copies
 UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
 UNKNOWN_OFFSET = 0xFFFFFFFFFF
+_MOST_SIZE, _MOST_STATUS = (1 << 63) - 1, 0xFFFF  # greater ones are not known
 LOW = 0xFFFFFFFF
 SEAL = 4  # bytes of the checksum behind what is stored
 SOUND = 0x2144DF1C  # CRC-32 of anything that ends with its own CRC-32
@@ -195,6 +196,8 @@ def encode(capture: Capture, container: int, *, etag: bool = False, also: bool =
         uuid = a2b_hex(record_id[9:].replace(b"-", b""))
         record_id = b""
     plain = capture.status == 200 and not record_id and mime != 255 and len(date) == 20
+    if size > _MOST_SIZE:
+        size, capture = -1, capture._replace(size=-1)
     if not plain or size >= SIZE_IN_EXTRAS or etag or also:
         extras = _extras(capture, record_id, mime, etag, also)
         flags |= 64 if extras else 0
@@ -217,7 +220,8 @@ def encode(capture: Capture, container: int, *, etag: bool = False, also: bool =
 def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: bool) -> bytes:
     items = []
     if capture.status != 200:
-        items.append((_STATUS, _SHORT.pack(capture.status & 0xFFFF)))
+        known = 0 <= capture.status <= _MOST_STATUS
+        items.append((_STATUS, _SHORT.pack(capture.status if known else 0)))
     if len(capture.date) != 20:
         items.append((_FRACTION, capture.date[20:-1]))
     if record_id:

@@ -75,6 +75,7 @@ def test_a_recorded_entry_of_browsertrix() -> None:
     assert one == (0, b"20261121031451390", b"http://127.0.0.1:19301/page1?third=1", 597)
     assert bytes(one) == text
     assert BrowsertrixEntry.parse(b"0 20261121031451390 http://a.example/ NaN").size == -1
+    assert BrowsertrixEntry.parse(b"0 20261121031451390 http://a.example/ " + b"9" * 20).size == -1
 
 
 @given(st.binary(max_size=60))

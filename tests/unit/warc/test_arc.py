@@ -145,6 +145,11 @@ def test_h_version_block(path: Path, pack: Pack, wrong: int, end: bytes) -> None
     assert answer.words == ["warcinfo-record", "capture"]
 
 
+def test_version_block_with_a_length_of_thousands_of_digits(path: Path, pack: Pack) -> None:
+    long = header().replace(b"text/plain ", b"text/plain " + b"9" * 5000)
+    assert ask(path, pack(long) + pack(document())).words == ["problem", "damaged", "capture"]
+
+
 def test_version_block_with_metadata(path: Path, pack: Pack) -> None:
     data = header(extra=b"<?xml version='1.0'?>\n<arcmetadata/>\n")
     assert ask(path, pack(data) + pack(document())).words == ["warcinfo-record", "capture"]
