@@ -78,6 +78,7 @@ _CONFORMS_TO = b"http://bibnum.bnf.fr/WARC/WARC_ISO_28500_version1_latestdraft.p
 _LEVEL = 6  # of deflate, as most crawlers compress
 _GZIP_HEADER = "1f8b0800000000000003"
 _IN_MEMORY = 1 << 20  # bytes of a document that are not written to a temporary file
+_LONGEST_NAME = 255  # bytes
 _SUFFIX = re.compile(r"\.arc(?:\.gz)?$", re.IGNORECASE)
 _Fields = list[tuple[bytes, bytes]]
 
@@ -330,7 +331,7 @@ class _Converter:
         return date
 
     def _write_warcinfo(self) -> None:
-        name = quote(self._task.target.name, safe=" +,()[]@=")
+        name = quote(os.fsencode(self._task.target.name), safe=" +,()[]@=")
         fields = [
             (b"software", b"dedupindex/" + __version__.encode()),
             (b"format", b"WARC File Format 1.0"),
@@ -431,7 +432,7 @@ def restore_arc(task: ConvertTask) -> ConvertOutcome:
                 file.flush()
                 copy_metadata(source, file)
                 os.fsync(file.fileno())
-                if not end.name or "/" in end.name or "\0" in end.name or end.name in (".", ".."):
+                if not _is_file_name(end.name):
                     raise NotReproduced(f"{path}: its layout has no valid file name")
                 outcome.state = _put(part, file, folder / end.name, exact=end.exact)
             outcome.responses, outcome.resources = kinds[b"response"], kinds[b"resource"]
@@ -441,6 +442,15 @@ def restore_arc(task: ConvertTask) -> ConvertOutcome:
     except NotReproduced as error:
         outcome.problem = str(error)
     return outcome
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        stored = os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    valid = 0 < len(stored) <= _LONGEST_NAME and not {*b"/\0"} & {*stored}
+    return valid and name not in (".", "..")
 
 
 def _put(part: Path, file: BinaryIO, target: Path, *, exact: bool) -> str:

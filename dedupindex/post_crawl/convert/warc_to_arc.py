@@ -104,6 +104,9 @@ class LayoutEnd(NamedTuple):
     exact: bool  # whether all stored bytes can be reproduced
 
 
+_END_TYPES = (str, int, str, str, bool)
+
+
 def write_line(spool: BinaryIO, *values: Any) -> None:
     spool.write(json.dumps(values).encode("ascii") + b"\n")
 
@@ -123,7 +126,10 @@ def read_layout(spool: BinaryIO) -> Iterator[list[Any]]:
     """Yield the lines of a layout; raises `ValueError` for other content."""
     spool.seek(0)
     for line in spool:
-        values = json.loads(line)
+        try:
+            values = json.loads(line)
+        except RecursionError:
+            values = None
         if not isinstance(values, list) or not values:
             raise ValueError("not a line of a layout")
         yield values
@@ -217,10 +223,12 @@ def _read_end(spool: BinaryIO) -> LayoutEnd:
     """The last line of a layout; raises `ValueError` without one, or if its zeros exceed a file."""
     zeros, last = 0, []
     for last in read_layout(spool):
-        zeros += last[1] if last[0] == "zeros" else 0
+        zeros += abs(last[1]) if last[0] == "zeros" else 0
     if not last or last[0] != "end":
         raise ValueError("it has no end")
     end = LayoutEnd(**last[1])
+    if tuple(map(type, end)) != _END_TYPES or end.size < 0:
+        raise ValueError("its end has values of other types")
     if zeros > end.size:
         raise ValueError("it has more zeros than there were bytes")
     return end
@@ -272,7 +280,7 @@ class _ArcBuilder:
     def follow(self, name: str, values: list[Any]) -> None:
         """Follow a line of the layout, "block" and "end" excluded."""
         if name == "text":
-            self.add(values[0].encode("latin-1"))
+            self.add(str.encode(values[0], "latin-1"))
         elif name == "bytes":
             self._store(b64decode(values[0], validate=True))
         elif name in ("made", "kept"):
@@ -286,7 +294,7 @@ class _ArcBuilder:
             for at in range(0, values[0], 1 << 20):
                 self._store(bytes(min(values[0] - at, 1 << 20)))
         else:
-            raise ValueError(f"unknown instruction {name!r}")
+            raise ValueError(f"unknown instruction {name!r:.80}")
 
     def add(self, data: bytes) -> None:
         """Add content of the member or of the uncompressed file."""
