@@ -18,6 +18,7 @@ from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
 from dedupindex.object_store import check_writable, is_remote, upload
 from dedupindex.runtime.duckdb import Database, literal, open_database, quoted
+from dedupindex.runtime.files import check_name
 from dedupindex.runtime.progress import Say, finished
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
@@ -71,6 +72,7 @@ def dedup_hashes(
     Both may be addresses of an object store; shards are then downloaded first. `output` is CSV by
     its name, else Parquet. Raises `BadSource`, `BadInput`.
     """
+    check_name(output if isinstance(output, str) else str(output.absolute()))
     if isinstance(output, Path) and not is_remote(pattern):
         found = shards_of(pattern, output=output)
         return dedup_shards(found, output, memory, threads, say, on_progress)
@@ -188,6 +190,7 @@ def dedup_on(
 ) -> HashDedupReport:  # fmt: skip
     """Like `dedup_hashes`, for shards on storage that driver and executors mount."""
     begin = time.monotonic()
+    check_name(str(output.absolute()))
     shards = [
         shard._replace(files=tuple(file.absolute() for file in shard.files))
         for shard in shards_of(pattern, output=output)

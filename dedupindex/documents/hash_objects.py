@@ -32,7 +32,7 @@ from dedupindex.documents.shard_target import ShardTarget, shard_target
 from dedupindex.documents.shards import ShardLayout, write_shards
 from dedupindex.errors import SOURCE_ERRORS, BadSource, Damaged, FormatFromFuture
 from dedupindex.object_store import ObjectFacts, RemoteFile, is_remote
-from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.files import check_name, exclusive
 from dedupindex.runtime.workers import workers
 from dedupindex.warc.zstd_format import MAGIC, Dictionaries, UnreadableFrame, frame_pieces
 
@@ -335,6 +335,7 @@ def hash_documents(
     begin = time.monotonic()
     pattern, report = absolute_glob(pattern), HashReport()
     top = top.rstrip("/") if isinstance(top, str) else top.absolute()
+    check_name(str(top))
 
     def report_problem(problem: Problem) -> None:
         report.problems += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from dedupindex.object_store import (
 from dedupindex.runtime.duckdb import Database, literal, quoted
 
 _MERGED = 1 << 27  # bytes of shards that are read together
+_FIELD = rb'(?>"(?:[^"]|"")*+"|[^,\n]*+)'
+_RECORD = re.compile(rb"%b(?:,%b)*+\r?\n" % (_FIELD, _FIELD))  # of CSV (RFC 4180)
 _MAX_LINE = 1 << 16  # bytes of a CSV line; a path has at most 4,096
 
 
@@ -175,11 +178,16 @@ def _columns(database: Database, file: Path) -> str:
 
 
 def _line_end(file: Path) -> str:
-    """Return the line end of a CSV file as an SQL literal; empty for Parquet."""
+    """Return the line end of a CSV file as an SQL literal; empty for Parquet.
+
+    It is that of the first record: a path in quotes may have line ends of its own.
+    """
     with open(file, "rb") as stream:
-        first = stream.readline(_MAX_LINE)
-    if first.startswith(b"PAR1"):
+        start = stream.read(_MAX_LINE)
+    if start.startswith(b"PAR1"):
         return ""
+    record = _RECORD.match(start)
+    first = record[0] if record else start.partition(b"\n")[0] + b"\n"
     return r"\r\n" if first.endswith(b"\r\n") else r"\n"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.errors import BadInput, FormatFromFuture
+from dedupindex.runtime.files import check_name
 
 
 def read_description(file: Path, what: str, known: int) -> dict[str, Any]:
@@ -22,8 +23,12 @@ def read_description(file: Path, what: str, known: int) -> dict[str, Any]:
 
 
 def check_new_or_ours(file: Path, others: tuple[str, ...], hint: str) -> None:
-    """Raise `BadInput` if the directory of `file` lacks it, but has more than `others`."""
+    """Raise `BadInput` if the directory of `file` lacks it, but has more than `others`.
+
+    Also if its name is not UTF-8, which DuckDB cannot write to.
+    """
     top = file.parent
+    check_name(str(top))
     if file.exists() or not top.exists():
         return
     if not top.is_dir() or not all(

@@ -38,6 +38,14 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "archive"
 
 
+def test_a_result_whose_name_is_not_utf_8_is_refused_first(archive: Path, tmp_path: Path) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    for words in (("manifest", archive, "-o", odd), ("dedup", archive, "--out", odd)):
+        assert "caf\\xe9" in (said := typed(*words, status=4)[1]), said
+        assert "parquet" not in said
+    assert [*tmp_path.iterdir()] == [archive]
+
+
 def test_results_of_hard_links_are_files_of_their_own(archive: Path) -> None:
     first = archive / "crawl2.warc.gz"
     (archive / "again.warc.gz").hardlink_to(first)
