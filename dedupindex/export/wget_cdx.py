@@ -16,6 +16,7 @@ from operator import itemgetter
 
 from dedupindex.capture import Capture
 from dedupindex.digest import CANONICAL, CUT_DIGEST, Digest, is_cut
+from dedupindex.timestamps import sort_key
 from dedupindex.urlkey import host_of
 
 HEADER = b" CDX a k u\n"
@@ -78,7 +79,7 @@ def lines(
                 exported.left_out[reason] += 1
                 continue
             # Of URLs of one rank, that of the latest capture is the likeliest to exist still.
-            key = (-wanted.rank(capture.url), capture.date, capture.url)
+            key = (-wanted.rank(capture.url), sort_key(capture.date), capture.url)
             exported.other_urls += best is not None
             if best is None or key > order:
                 best, order = capture, key

@@ -53,6 +53,14 @@ def test_of_several_urls_the_wanted_one_is_written() -> None:
     assert written(*same, wanted=read_scope([], [b"xc.example"])) == [b"http://b.example/"]
 
 
+def test_the_latest_is_found_by_fractions_of_a_second() -> None:
+    second = capture(1, b"http://a.example/", date=b"2026-11-20T09:14:17Z")
+    later = capture(1, b"http://b.example/", date=b"2026-11-20T09:14:17.5Z")
+    assert written(second, later) == written(later, second) == [b"http://b.example/"]
+    latest = capture(1, b"http://a.example/", date=b"2026-11-20T09:14:17.75Z")
+    assert written(later, latest) == [b"http://a.example/"]
+
+
 def test_captures_that_wget_cannot_use_are_counted_by_reason() -> None:
     sha256 = capture(1)._replace(digest=Digest("sha256", bytes(32)))
     unusable = [
