@@ -137,8 +137,7 @@ def command(
     A SOURCE is a WARC or ARC file, a directory of them, or a glob. Files keep their names and
     directories. Of equal payloads the earliest capture is kept, and every removed record can be
     rebuilt from its revisit and its original. Files that are damaged, unreadable or being written
-    are left alone and named, also if they were given by name; the exit status is then 7. A SOURCE
-    that does not exist ends the run (status 4). The status is 8 if the results should not be used.
+    are left alone and named (status 7), but a SOURCE must exist. Status 8: do not use the results.
     """
     _check(out, in_place, dry_run, options)
     _check_sample(sample, html, dry_run=dry_run)

@@ -113,14 +113,19 @@ def find(named: Sequence[str]) -> Sources:
                     sources.skipped -= 1
                     if path in sources.skipped_files:
                         sources.skipped_files.remove(path)
-    known = {problem.container for problem in sources.problems}
-    sources.problems += [one for path, one in unreadable.items() if path not in known]
-    if unreadable and not found and others.keys() == unreadable.keys():
-        first = sources.problems[0]
-        raise BadSource(f"{first.container} {first.message}")
+    _add_unreadable(unreadable, sources, alone=not found and others.keys() == unreadable.keys())
     sources.files = [found[path] for path in sorted(found, key=os.fsencode)]
     sources.others = [others[path] for path in sorted(others, key=os.fsencode) if path not in found]
     return sources
+
+
+def _add_unreadable(unreadable: dict[str, Problem], sources: Sources, *, alone: bool) -> None:
+    """Add the problems of named files; raises `BadSource` if there is no other file."""
+    known = {problem.container for problem in sources.problems}
+    sources.problems += [one for path, one in unreadable.items() if path not in known]
+    if unreadable and alone:
+        first = next(iter(unreadable.values()))
+        raise BadSource(f"{first.container} {first.message}")
 
 
 def results_of_each(named: Sequence[str], sources: Sources) -> list[tuple[str, str]]:
