@@ -35,7 +35,7 @@ RESTORE_OR_BUILD = "restore the index from a copy, or build it again in another 
 _OF_CHECKOUTS = "setup|test|cluster-demo|completion|bench|docs|lock"
 _COMMAND = re.compile(rf"(?<![\w/.-])bin/(?!(?:{_OF_CHECKOUTS})\b)(?=[a-z])")
 _SCRIPT = re.compile(r"(?<![\w/.-])bin/([a-z][\w-]*)(?![\w/-])(?!\.\w)")
-_MANUAL = re.compile(r"(?<![\w/.-])(?=docs/[a-z-]+\.md)")
+_MANUAL = re.compile(r"(?<![\w/.-])docs/[a-z-]+\.md")
 _SETTINGS = re.compile(r"(?<![\w/.-])(?=conf/[a-z])")
 
 
@@ -59,12 +59,19 @@ class DedupError(Exception):
 def as_called(text: str) -> str:
     """Return a text with the commands in it, ``bin/index``, as they can be called here.
 
-    As `as_named`, but outside of the directory of the checkout they are called by their whole path.
-    It is for what is shown where commands are typed: clients of the server need no such paths.
+    As `as_named`, but outside of the directory of the checkout they are called by their whole path,
+    as pages of the manual are named. It is for what is shown where commands are typed: clients of
+    the server need no such paths.
     """
-    if SCRIPTS is None or "bin/" not in text or FOR_CLIENTS in os.environ or _is_here(SCRIPTS):
+    named = "bin/" in text or "docs/" in text
+    if SCRIPTS is None or not named or FOR_CLIENTS in os.environ or _is_here(SCRIPTS):
         return as_named(text)
+    text = _MANUAL.sub(lambda page: page[0] if Path(page[0]).exists() else _shipped(page), text)
     return _SCRIPT.sub(partial(_whole_path, SCRIPTS), text)
+
+
+def _shipped(page: re.Match[str]) -> str:
+    return str(SHIPPED / page[0])
 
 
 def _is_here(scripts: Path) -> bool:
@@ -88,7 +95,7 @@ def as_named(text: str) -> str:
     """
     if SCRIPTS or not ("bin/" in text or "docs/" in text):
         return text
-    return _MANUAL.sub(lambda _: f"{SHIPPED}/", as_installed(text))
+    return _MANUAL.sub(_shipped, as_installed(text))
 
 
 def as_installed(text: str) -> str:

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -124,6 +124,7 @@ class Command(click.Command):
             option.envvar = _variable(ctx, name)
         _warn_of_variables(ctx)
         ctx.allow_extra_args = True  # they are refused here, with what was meant
+        words = tuple(args)  # click takes them away
         try:
             rest = super().parse_args(ctx, args)
             if rest and not ctx.resilient_parsing:
@@ -140,6 +141,9 @@ class Command(click.Command):
             if error.option_name in _options_of(command):
                 text = f"no such option: {error.option_name}; did you mean bin/{name} "
                 raise click.UsageError(f"{text}{error.option_name}?", ctx) from None
+            if word := _with_one_dash(words, _options_of(self)):
+                text = f"no such option: {word}; did you mean -{word}?"
+                raise click.UsageError(text, ctx) from None
             raise
         except click.BadParameter as error:
             wrong = error.param
@@ -184,6 +188,12 @@ def _check_temporary() -> None:
 
 def _options_of(command: click.Command) -> set[str]:
     return {name for param in command.params for name in param.opts}
+
+
+def _with_one_dash(words: Iterable[str], options: Collection[str]) -> str:
+    """Return the first word that is an option but for its second dash; "" if there is none."""
+    names = (word.partition("=")[0] for word in words)
+    return next((name for name in names if len(name) > 2 and f"-{name}" in options), "")
 
 
 def _unexpected(ctx: click.Context, command: click.Command, rest: Sequence[str]) -> str:

@@ -305,7 +305,7 @@ def print_captures(
         _print_rows(islice(chain([first], captures), limit or None), csv=csv)
     position: str | None = search.position
     if first is not None and limit and next(captures, None) is not None:
-        listed = "1 is" if limit == 1 else f"{limit:,} are"
+        listed = "is" if limit == 1 else f"{limit:,} are"
         more = position and f", --after {position} lists the next"
         say(f"only the first {listed} listed; --limit 0 lists all{more}")
     elif not search.is_complete:

@@ -31,6 +31,7 @@ from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.digest import SIZES, no_label
 from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable, as_called
 from dedupindex.lookup import decide, explain
+from dedupindex.lookup.conditions import parse_age
 from dedupindex.lookup.decide import Query
 from dedupindex.lookup.last_capture import LastCapture, last_as_json, why_in_full
 from dedupindex.lookup.params import (
@@ -99,6 +100,8 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
 
     The exit status is 10 if there is none.
     """
+    if options["max_age"]:
+        parse_age(options["max_age"], "--max-age")
     index = index_or_engine(index, engine)
     if options.pop("last"):
         return _last(index, batch, options)

@@ -266,7 +266,7 @@ def _without_lookups(index: Path, crawl: str) -> UnknownCrawl:
 def _against(index: Path, sources: list[str], **options: Any) -> int:
     """Print what a crawl would have saved; returns the exit status."""
     filters = [
-        ReportFilter(mime, size, parse_age(age) if age else None)
+        ReportFilter(mime, size, parse_age(age, "--max-age") if age else None)
         for mime, size, age in product(options["mime"], options["min_size"], options["max_age"])
     ]
     report = DuplicationReport(

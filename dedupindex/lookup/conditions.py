@@ -17,17 +17,17 @@ MAX_NAME_LENGTH = 200  # characters
 _NAME = re.compile(r"[!-.0-~]+")  # safe in a path, a header and a log line
 
 
-def parse_age(text: str) -> int:
+def parse_age(text: str, name: str = "max_age") -> int:
     """Return the seconds of ``90``, ``90s``, ``15m``, ``12h``, ``30d`` or ``2y``.
 
-    Raises `BadQuery`, also for more than `LONGEST_AGE`.
+    Raises `BadQuery` with the `name` of the field, also for more than `LONGEST_AGE`.
     """
     match = _AGE.fullmatch(text)
     if match is None:
-        raise BadQuery(f"max_age takes a number and one of s m h d y, not {text[:64]!r}")
+        raise BadQuery(f"{name} takes a number and one of s m h d y, not {text[:64]!r}")
     age = int(match[1]) * _UNITS[match[2]]
     if age > LONGEST_AGE:
-        raise BadQuery(f"max_age takes at most {LONGEST_AGE:,} seconds, not {text!r}")
+        raise BadQuery(f"{name} takes at most {LONGEST_AGE:,} seconds, not {text!r}")
     return age
 
 

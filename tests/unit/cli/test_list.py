@@ -144,6 +144,7 @@ def test_a_table_says_that_there_is_more(index: Path) -> None:
     out, messages = typed("list", index, "--limit", "3")
     assert out.startswith(HEADING) and len(out.splitlines()) == 4
     assert "only the first 3 are listed; --limit 0 lists all" in messages
+    assert "only the first is listed; --limit 0" in typed("list", index, "--limit", "1")[1]
     assert typed("list", index, "--limit", "4")[1] == ""
     assert len(typed("list", index, "--limit", "0")[0].splitlines()) == 5
 
@@ -264,6 +265,10 @@ def test_lookup_with_a_url_alone_lists_it(index: Path) -> None:
     out, _ = typed("lookup", index, "--url", url)
     assert out == typed("list", index, "--url", url)[0] and len(out.splitlines()) == 3
     typed("lookup", index, "--url", "http://none.example/", status=10)
+    wrong = ("lookup", index, "--digest", "sha1:X", "--max-age", "30days")
+    assert (
+        "--max-age takes a number and one of s m h d y, not '30days'" in typed(*wrong, status=4)[1]
+    )
     message = typed("lookup", index, "--url", url, "--max-age", "1d", status=2)[1]
     assert "--max-age needs --digest; --url alone lists" in message
     message = typed("lookup", index, "--url", url, "--explain", "--strategy=x", status=2)[1]

@@ -444,8 +444,10 @@ def test_commands_are_named_by_their_path_where_it_is_needed(
     assert as_called(text) == text
     monkeypatch.chdir(tmp_path)
     assert as_called(text) == as_called(whole) == whole
+    page = "docs/formats.md#what-is-refused"
+    assert as_called(page) == as_called(f"{ROOT}/{page}") == f"{ROOT}/{page}"
     monkeypatch.setenv(FOR_CLIENTS, "1")  # they have no checkout
-    assert as_called(text) == text
+    assert (as_called(text), as_called(page)) == (text, page)
     monkeypatch.delenv(FOR_CLIENTS)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "index").write_text("")  # of the user

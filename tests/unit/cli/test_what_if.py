@@ -192,7 +192,7 @@ def test_wrong_words_are_refused(index: Path, crawl: Path, tmp_path: Path) -> No
     _, said = typed("report", index, crawl, "--policy", policy, status=4)
     assert "rule 1 of the policy" in said
     _, said = typed("report", index, crawl, "--max-age", "soon", status=4)
-    assert "max_age takes a number" in said
+    assert "--max-age takes a number" in said
     _, said = typed("report", index, "--crawl", "a", "--max-age", "1d", status=2)
     assert "are for --against" in said
 
