@@ -152,8 +152,7 @@ def command(
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
         then = f"next: {index_step(str(out), tops, spark)}" if out else _REPLACED
         status = _rewrite(job, jobs, sent, cluster, then)
-    written = [str(results)] if results else tops
-    whole = dry_run or _write_lists(written, offsets, cdxj, jobs)
+    whole = dry_run or _write_lists([str(results)] if results else tops, offsets, cdxj, jobs)
     return status if whole else Damaged.exit_status
 
 
