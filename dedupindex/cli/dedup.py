@@ -171,6 +171,8 @@ def _print_report(
     warn(report.left)
     for finding in report.proof.named:
         say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
+    if in_zstd := report.zstd_text():
+        say(f"warning: {in_zstd}")
     if wants_json():
         sys.stdout.flush()
         sys.stdout.buffer.writelines(report.as_json(sent.as_json()))

@@ -35,7 +35,8 @@ from dedupindex.post_crawl.rewrite.compare_pair import ORIGINAL_ELSEWHERE
 from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, lost_owners, rewrite
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome, zstd_text
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, has_undo_data
 from dedupindex.post_crawl.undo import (
@@ -276,6 +277,8 @@ def _rewrite(
     if found.revisits and not job.dry:
         lines.append(as_called(then))
     print_result({**totals.as_json(), **sent.as_json()}, lines)
+    if in_zstd := zstd_text(found.originals_in_zstd, dry=job.dry):
+        say(as_called(f"warning: {in_zstd}"))
     if found.trusted:
         say(singular(f"{found.trusted:,} revisits of originals that were not read: {_TRUSTED}"))
     elsewhere = found.refused[ORIGINAL_ELSEWHERE]

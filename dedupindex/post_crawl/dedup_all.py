@@ -53,8 +53,8 @@ from dedupindex.post_crawl.rewrite.rewrite_all import (
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     ANOTHER,
     RewriteJob,
-    outcome_of,
 )
+from dedupindex.post_crawl.rewrite.rewrite_outcome import outcome_of
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, file_key
 from dedupindex.post_crawl.update_index import ChangedFile, update_index

@@ -156,6 +156,8 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     if report.absent:
         files = singular(f"{len(report.absent):,} files")
         yield f"<p>{'Would not be' if dry else 'Not'} copied, so keep the source: {files}.</p>\n"
+    if in_zstd := report.zstd_text():
+        yield html_page.note(f"{in_zstd[0].upper()}{in_zstd[1:]}.")
     if hint := report.gain_text():
         yield html_page.note(f"{hint[0].upper()}{hint[1:]}.")
     if report.revisits_before:

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import orjson
 
 from dedupindex.capture import Problem
+from dedupindex.errors import as_called
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.reasons import in_words
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteOutcome
+from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome, zstd_text
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.verify_results import Proof
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
@@ -196,6 +197,7 @@ class DedupReport:
     comparable: list[tuple[str, str]] = field(default_factory=list)  # see `results_of_each`
     roots: list[str] = field(default_factory=list)  # below which the files were, if not in place
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
+    originals_in_zstd: int = 0  # revisits in other files of originals in files named .zst
     proof: Proof = field(default_factory=Proof)
     indexed: int | None = None  # files that an index read again; None: no index was updated
     work: Path = Path()
@@ -252,6 +254,7 @@ class DedupReport:
         self.removable += outcome.removed if self.in_place else 0
         self.refused.update(outcome.refused)
         self.outside.update(outcome.outside)
+        self.originals_in_zstd += outcome.originals_in_zstd
         if outcome.state == "left_alone":
             self.leave(outcome.path, outcome.problem)
 
@@ -316,6 +319,10 @@ class DedupReport:
             "revisit that saves less"
         )
 
+    def zstd_text(self) -> str:
+        """Say which revisits many replay tools cannot show; empty if there are none."""
+        return as_called(zstd_text(self.originals_in_zstd, dry=self.dry_run))
+
     def copies_text(self) -> str:
         """Say what copies of whole files mean for a run; empty if there are none."""
         if not self.file_copies:
@@ -370,6 +377,7 @@ class DedupReport:
             "problems": [problem.as_json() for problem in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],
             "outside": dict(sorted((+self.outside).items())),
+            "originals_in_zstd": self.originals_in_zstd,
             "verified": {
                 "files": self.proof.files,
                 "findings": dict(sorted(self.proof.findings.items())),

@@ -10,7 +10,8 @@ from random import Random
 from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, Planned, Totals
 from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome
 from dedupindex.runtime.atomic_replace import content_hash
 from dedupindex.warc import http
 from dedupindex.warc.gzip_members import Filler

@@ -37,7 +37,6 @@ from dedupindex.post_crawl.rewrite.protection import protect_for_others, record_
 from dedupindex.post_crawl.rewrite.result_place import bind_state, opened_source
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
-    RewriteOutcome,
     check_part,
     check_settled,
     check_unchanged,
@@ -45,6 +44,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
 )
 from dedupindex.post_crawl.rewrite.rewrite_object import check_resumed_in_store, rewrite_object
 from dedupindex.post_crawl.rewrite.rewrite_on_spark import check_for_spark, rewrite_on_spark
+from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, locked_prefixes
 from dedupindex.post_crawl.rewrite.undo_directory import (
     DIRECTORY,
@@ -528,6 +528,7 @@ def _correction(job: RewriteJob, number: int, outcome: RewriteOutcome) -> Rewrit
         hosts={host: [-made, -saved] for host, (made, saved) in outcome.hosts.items()},
         outside={path: -made for path, made in outcome.outside.items()}, journal=-outcome.journal,
         removed=-outcome.removed, trusted=-outcome.trusted,
+        originals_in_zstd=-outcome.originals_in_zstd,
     )  # fmt: skip
     try:
         if not job.dry:

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.object_store import is_remote
@@ -54,6 +52,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     opened_source,
     place_of,
 )
+from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome, outcome_of
 from dedupindex.post_crawl.rewrite.undo_directory import names_of
 from dedupindex.runtime.atomic_replace import (
     ComparingSink,
@@ -75,8 +74,6 @@ from dedupindex.runtime.atomic_replace import (
     reopen_read_only,
     replace_file,
 )
-from dedupindex.sources.warc_files import SourceFile
-from dedupindex.urlkey import host_of
 from dedupindex.warc.record_facts import Refused
 
 ANOTHER = (
@@ -84,7 +81,6 @@ ANOTHER = (
     "source, remove all files that are named so, and repeat the command; else name another folder "
     "with --out (are the arguments swapped?)"
 )
-_COUNTS = ("files", "records", "revisits", "trusted", "bytes_before", "bytes_after")
 
 
 class RewriteJob(NamedTuple):
@@ -119,51 +115,6 @@ class RewriteJob(NamedTuple):
     def replaces(self) -> bool:
         """Whether files are replaced, and therefore locked."""
         return self.out is None and not self.dry
-
-
-@dataclass
-class RewriteOutcome:
-    """What became of one file, or of many."""
-
-    name: str = ""
-    state: str = ""  # rewritten, kept (no gain), existing (an earlier run did it) or left_alone
-    problem: str = ""  # why it was left alone
-    path: str = ""
-    files: int = 1
-    records: int = 0  # that the plan names
-    revisits: int = 0
-    bytes_before: int = 0
-    bytes_after: int = 0
-    refused: Counter[str] = field(default_factory=Counter)  # records that stay, by reason
-    elsewhere: str = ""  # why the first original of another host could not be read
-    hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
-    outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
-    original_files: list[int] = field(default_factory=list)  # that its revisits refer to
-    trusted: int = 0  # revisits whose originals were not read
-    journal: int = 0  # bytes that are kept to undo it
-    removed: int = 0  # bytes that the records took which became revisits
-
-    def add(self, other: RewriteOutcome) -> None:
-        for name in _COUNTS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.refused.update(other.refused)
-        self.elsewhere = self.elsewhere or other.elsewhere
-
-    def add_revisit(self, url: bytes, before: int, after: int, outside: str) -> None:
-        """Count a revisit, with the bytes that it and the record before it take.
-
-        `outside` is the file of its original if that is not of the set.
-        """
-        self.revisits += 1
-        self.removed += before
-        if outside:
-            self.outside[outside] = self.outside.get(outside, 0) + 1
-        host = self.hosts.setdefault(host_of(url).decode("latin-1"), [0, 0])
-        host[0], host[1] = host[0] + 1, host[1] + before - after
-
-    def as_json(self) -> dict[str, Any]:
-        counts = {name: getattr(self, name) for name in _COUNTS}
-        return {**counts, "refused": dict(sorted(self.refused.items()))}
 
 
 def rewrite_container(
@@ -246,13 +197,6 @@ def record_checker(
 def _is_busy(job: RewriteJob, source: BinaryIO) -> bool:
     """Return whether another process writes to a file, which may have our own lock."""
     return has_writer(source) if job.replaces else being_written(source)
-
-
-def outcome_of(
-    file: ManifestContainer | SourceFile, state: str, problem: str = ""
-) -> RewriteOutcome:
-    """Return the outcome of a file that is not changed."""
-    return RewriteOutcome(file.name, state, problem, file.path, 1, 0, 0, file.size, file.size)
 
 
 @contextmanager
@@ -342,9 +286,9 @@ class FileRewriter:
             position = line.offset + line.stored
             if job.urls.is_here(job.plan.container(number)):
                 files.add(number)
-            path = job.plan.container(number).path if outside else ""
+            path = job.plan.container(number).path
             outcome.trusted += found.trusted
-            outcome.add_revisit(found.url, line.stored, stored, path)
+            outcome.add_revisit(found.url, line.stored, stored, path, outside=outside)
         outcome.original_files = sorted(files - {container.number, *job.plan.outside()})
         if outcome.revisits or job.out is not None:  # in place, other files are not replaced
             sink.copy(self._source, position, container.size - position)
@@ -529,15 +473,16 @@ def journaled_outcome(
 
     That run may have ended before anybody counted the file.
     """
-    outside = {number: job.plan.container(number).path for number in job.plan.outside()}
+    outside = job.plan.outside()
     done = outcome_of(container, "existing")
     copies = job.plan.copies(container.number)
     for entry in entries(journal.lines):
         planned = next((one for one in copies if one.line.offset == entry.offset), None)
         if planned is None:
             raise Untouched(f"the plan has no copy at {entry.offset}, as {journal.lines} has")
-        path = outside.get(planned.original.container, "")
-        done.add_revisit(planned.line.url, entry.stored, entry.new_stored, path)
+        number, line = planned.original.container, planned.line
+        path, is_outside = job.plan.container(number).path, number in outside
+        done.add_revisit(line.url, entry.stored, entry.new_stored, path, outside=is_outside)
     done.refused = journal.refused()
     done.journal = journal.size()
     done.records, done.bytes_after = done.revisits + done.refused.total(), size

@@ -23,13 +23,12 @@ from dedupindex.post_crawl.rewrite.journal import FileBefore, Journal, JournalWr
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     FileRewriter,
     RewriteJob,
-    RewriteOutcome,
     check_unchanged,
     journaled_outcome,
     opened_container,
-    outcome_of,
     record_checker,
 )
+from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome, outcome_of
 from dedupindex.post_crawl.rewrite.stored_journal import (
     StoredJournal,
     check_other_roots,

@@ -22,9 +22,9 @@ from dedupindex.post_crawl.rewrite.journal import adopt
 from dedupindex.post_crawl.rewrite.result_place import check_in_stores
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
-    RewriteOutcome,
     rewrite_container,
 )
+from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 

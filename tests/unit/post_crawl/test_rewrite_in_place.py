@@ -18,7 +18,8 @@ import pytest
 from dedupindex.errors import DedupError, IndexBusy
 from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished, journals
 from dedupindex.post_crawl.rewrite.protection import protected, record_key
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Undo, commit, restore
 from dedupindex.runtime.files import exclusive

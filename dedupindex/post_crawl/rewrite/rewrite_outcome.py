@@ -1,0 +1,90 @@
+"""What became of a file that was rewritten, or of many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from dedupindex.post_crawl.manifest.parquet import ManifestContainer
+from dedupindex.sources.warc_files import SourceFile
+from dedupindex.urlkey import host_of
+
+_COUNTS = (
+    "files", "records", "revisits", "originals_in_zstd", "trusted", "bytes_before", "bytes_after",
+)  # fmt: skip
+
+
+@dataclass
+class RewriteOutcome:
+    """What became of one file, or of many."""
+
+    name: str = ""
+    state: str = ""  # rewritten, kept (no gain), existing (an earlier run did it) or left_alone
+    problem: str = ""  # why it was left alone
+    path: str = ""
+    files: int = 1
+    records: int = 0  # that the plan names
+    revisits: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    refused: Counter[str] = field(default_factory=Counter)  # records that stay, by reason
+    elsewhere: str = ""  # why the first original of another host could not be read
+    hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
+    outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
+    original_files: list[int] = field(default_factory=list)  # that its revisits refer to
+    originals_in_zstd: int = 0  # revisits in other files of originals in files named .zst
+    trusted: int = 0  # revisits whose originals were not read
+    journal: int = 0  # bytes that are kept to undo it
+    removed: int = 0  # bytes that the records took which became revisits
+
+    def add(self, other: RewriteOutcome) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.refused.update(other.refused)
+        self.elsewhere = self.elsewhere or other.elsewhere
+
+    def add_revisit(
+        self, url: bytes, before: int, after: int, original: str, *, outside: bool
+    ) -> None:
+        """Count a revisit, with the bytes that it and the record before it take.
+
+        `original` is the file of its original, which may be `outside` of the set.
+        """
+        self.revisits += 1
+        self.removed += before
+        self.originals_in_zstd += is_named_zstd(original) and not is_named_zstd(self.path)
+        if outside:
+            self.outside[original] = self.outside.get(original, 0) + 1
+        host = self.hosts.setdefault(host_of(url).decode("latin-1"), [0, 0])
+        host[0], host[1] = host[0] + 1, host[1] + before - after
+
+    def as_json(self) -> dict[str, Any]:
+        counts = {name: getattr(self, name) for name in _COUNTS}
+        return {**counts, "refused": dict(sorted(self.refused.items()))}
+
+
+def outcome_of(
+    file: ManifestContainer | SourceFile, state: str, problem: str = ""
+) -> RewriteOutcome:
+    """Return the outcome of a file that is not changed."""
+    return RewriteOutcome(file.name, state, problem, file.path, 1, 0, 0, file.size, file.size)
+
+
+def zstd_text(count: int, *, dry: bool) -> str:
+    """Say what `RewriteOutcome.originals_in_zstd` means for replay; empty if it is 0."""
+    if not count:
+        return ""
+    refer = "would refer" if dry else "refer"
+    one = f"1 revisit in a file that is not zstd {refer if dry else 'refers'} to an original in"
+    many = f"{count:,} revisits in files that are not zstd {refer} to originals in"
+    first = "convert these first" if dry else "undo this, and convert these first"
+    return (
+        f"{one if count == 1 else many} .zst files, which many replay tools (pywb, warcio) cannot "
+        f"read: {first}: bin/convert --to gzip FILE... --out DIR"
+    )
+
+
+def is_named_zstd(path: str) -> bool:
+    """Return whether a file is named like one that many replay tools cannot read."""
+    return path.lower().endswith(".zst")
