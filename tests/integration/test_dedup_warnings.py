@@ -8,7 +8,9 @@ from random import Random
 
 import pytest
 
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from tests.support.commands import typed
+from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import write
 
 BODIES = [Random(number).randbytes(1500) for number in range(3)]
@@ -51,3 +53,34 @@ def test_revisits_of_originals_in_zstd_are_counted(archive: Path, tmp_path: Path
     out, said = typed("dedup", tmp_path / "gzip", "--out", tmp_path / "last", "--json")
     assert json.loads(out)["originals_in_zstd"] == 0 < json.loads(out)["revisits"]
     assert "zstd" not in said
+
+
+def test_a_run_in_place_does_not_leave_the_sources_by_a_link(archive: Path, linked: Path) -> None:
+    before, words = content(linked), ("dedup", archive, "--in-place")
+    for more in ("--dry-run", "--json"):
+        out, said = typed(*words, more, status=7)
+        assert f"warning: {archive}/ext/crawl5.warc.gz: a link leads to it, out of the" in said
+        assert f"rewrite {linked} in a run of its own" in said
+    report = json.loads(out)
+    assert report["revisits"] == 3 and report["refused"] == {"file-left-alone": 3}
+    assert content(linked) == before
+    write(linked / "crawl6.warc.gz", 6, BODIES)
+    before = content(linked)
+    assert json.loads(typed("dedup", linked, "--in-place", "--json")[0])["revisits"] == 3
+    typed("undedup", archive, "--in-place")  # in any order: no file is in both
+    typed("undedup", linked, "--in-place")
+    assert content(linked) == before
+
+
+def test_a_source_may_be_a_link_itself(archive: Path, linked: Path) -> None:
+    (link := archive.with_name("link")).symlink_to(archive)
+    (archive / "ext").unlink()
+    assert json.loads(typed("dedup", link, "--in-place", "--json")[0])["revisits"] == 3
+    assert (archive / DIRECTORY).is_dir()
+
+
+def test_results_of_linked_files_are_copies_as_before(
+    archive: Path, linked: Path, tmp_path: Path
+) -> None:
+    report = json.loads(typed("dedup", archive, "--out", tmp_path / "out", "--json")[0])
+    assert report["revisits"] == 6 and (tmp_path / "out/ext/crawl5.warc.gz").is_file()

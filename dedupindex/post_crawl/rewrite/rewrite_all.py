@@ -101,7 +101,8 @@ def rewrite(
             return
         _check_resumed(job, containers)
         here = ContainerUrls(host=job.urls.host)  # --commit reads no files of other hosts
-        job = job._replace(aliased=_aliased(containers), urls=here)
+        roots = {Path(root).resolve() for root in {file.root for file in containers}}
+        job = job._replace(aliased=_aliased(containers), real_roots=roots, urls=here)
     if cluster is not None:
         check_for_spark(job)
         processes = 0  # that need room on this machine
