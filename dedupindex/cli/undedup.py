@@ -75,6 +75,7 @@ bin/undedup s3://bucket/smaller/2020/ --state ~/state --out s3://bucket/again   
 bin/undedup s3://bucket/warcs --in-place        # as before bin/dedup --in-place, bit for bit
 """
 _FOUND_ELSEWHERE = "its originals on other hosts were found elsewhere"
+_NOT_THERE = "its file is not there; a file that was renamed keeps its revisits"
 _MEANT = f"name the directory that bin/dedup wrote; a copy of that needs its {DIRECTORY}, too"
 
 
@@ -419,13 +420,14 @@ def _without_file(results: Sequence[Results], tasks: Sequence[Undo]) -> Iterator
                 yield Restored(str(path), "left_alone", 0, reason)
         place = place_of(one.store, one.directory)
         for name in sorted(filter(one.has, names)):
-            if (one.directory, name) not in there and place.size(name) is None:
-                yield Restored(
-                    name,
-                    "left_alone",
-                    0,
-                    "its file is not there; a file that was renamed keeps its revisits",
-                )
+            if (one.directory, name) in there:
+                continue
+            try:
+                why = _NOT_THERE if place.size(name) is None else ""
+            except OSError as error:  # as of a directory that cannot be entered
+                why = f"its file cannot be read: {error.strerror}"
+            if why:
+                yield Restored(name, "left_alone", 0, why)
 
 
 def _in_place(directories: Sequence[Path], unreadable: Sequence[Restored]) -> Undoable:

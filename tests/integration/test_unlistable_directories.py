@@ -210,3 +210,23 @@ def test_all_walks_say_what_becomes_of_errors() -> None:
             for node in ast.walk(ast.parse(path.read_bytes())):
                 if isinstance(node, ast.Call) and ast.unparse(node.func) == "os.walk":
                     assert "onerror" in {word.arg for word in node.keywords}, path
+
+
+def test_a_file_of_a_journal_that_cannot_be_reached_is_named(
+    archive: Path, tmp_path: Path, close: Close, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory that can neither be listed nor entered; the other files are restored."""
+    out = tmp_path / "out"
+    typed("dedup", archive, "--out", out)
+    close(out / "d3")
+    stat = os.stat
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if str(path).startswith(f"{out}/d3/"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    status, _, said = ended("undedup", out, "--out", tmp_path / "again")
+    assert status == 7 and (tmp_path / "again/d2/crawl2.warc.gz").is_file()
+    assert "warning: d3/crawl3.warc.gz was left alone: its file cannot be read: Permission" in said
