@@ -69,15 +69,9 @@ bin/dedup s3://bucket/warcs/ --in-place --work ~/warcs.dedup    # replaces objec
 bin/rewrite ~/warcs.dedup/plan --undo              # restores the files bit for bit
 bin/rewrite ~/warcs.dedup/plan --commit            # discards the removed records
 """
-_OUTDATED = (
-    "repeat this with --update-index. Until then lookups may be answered with captures that "
-    "are revisits now, and bin/purge does not know the revisits"
-)
-_REPLACED = (
-    "an index that has these files is outdated: bin/index --replace {} INDEX. Until then lookups "
-    "may be answered with captures that are revisits now, and bin/impact and bin/purge do not "
-    "know the revisits. It also reads files again that were purged with --container or --crawl"
-)
+_PAGE = "docs/post-crawl.md#originals-outside-of-the-sources"
+_OUTDATED = f"repeat this with --update-index: the index is outdated ({_PAGE})"
+_REPLACED = f"an index that has these files is outdated: bin/index --replace {{}} INDEX ({_PAGE})"
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
 _VERIFY = "verify: "
@@ -297,10 +291,8 @@ def _other_files(report: DedupReport, originals: str) -> Iterator[str]:
     `originals` are the options with which bin/verify finds these, "" if a command has them.
     """
     if report.absent:
-        size = amount(sum(absent.bytes for absent in report.absent))
-        files = singular(f"{len(report.absent):,} files")
         dry = "WOULD NOT BE COPIED" if report.dry_run else "NOT COPIED"
-        yield f"{dry}, so keep the source: {files}, {size}"
+        yield f"{dry}, so keep the source: {report.absent_text()}"
         absent = [f"not copied: {missing.file}" for missing in report.absent]
         yield from file_lines(absent, len(absent), _SHOWN)
     if outside := sorted(+report.outside):
@@ -456,6 +448,18 @@ def _next(report: DedupReport, out: Path | str | None, spark: str) -> list[str]:
     return [as_called(printable(with_dictionaries(line))) for line in lines]
 
 
+def _missing(report: DedupReport) -> str:
+    """Say which findings a comparison has since files were not copied; empty if all were."""
+    if not report.absent:
+        return ""
+    files = len(report.absent) - len(report.unlisted)
+    found = [f"{files:,} files not copied (file-missing)"] if files else []
+    if report.unlisted:
+        found.append("what cannot be listed (unreadable)")
+    status = Damaged.exit_status if report.unlisted else UNSOUND
+    return singular(f"  it will name {' and '.join(found)}, with the status {status}")
+
+
 def _verify(report: DedupReport, out: str, spark: str) -> Iterator[str]:
     """Yield the commands that compare the results with the sources, at most `_FOLDERS`."""
     result, absent = shlex.quote(out), {missing.file for missing in report.absent}
@@ -469,5 +473,7 @@ def _verify(report: DedupReport, out: str, spark: str) -> Iterator[str]:
         file = shlex.quote(f"{out.rstrip('/')}/{name}")
         new = f"{file} --originals {result}" if name else result
         yield f"{_VERIFY}bin/verify --against {shlex.quote(old)} {new}{more}"
+    if places and (text := _missing(report)):
+        yield text
     if len(places) > _FOLDERS:
         yield f"and {len(places) - _FOLDERS:,} more such commands, for the other files"

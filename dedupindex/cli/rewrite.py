@@ -69,12 +69,8 @@ _TRUSTED = (
     "before you delete anything, compare with bin/verify --against SOURCE DIR --originals "
     "DIR-OF-THE-OTHER-HOST"
 )
-_REPLACED = (
-    "next: an index that has these files is outdated: bin/index --replace FILE... INDEX, or "
-    "bin/impact and bin/purge do not know the revisits. It also reads files again that were purged "
-    "with --container or --crawl"
-)
 _RESTORED = "next: an index that has these files is outdated: bin/index --replace FILE... INDEX"
+_REPLACED = f"{_RESTORED} (docs/post-crawl.md#originals-outside-of-the-sources)"
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    # only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
@@ -397,7 +393,7 @@ def print_restored(
     """Print what was restored, or can be, and the requests for it; returns the exit status."""
     counts = dict.fromkeys(
         ("files", "archives", "records", "exact", "rebuilt", "partial", "copied", "existing",
-         "left_alone", "damaged", "defective", "records_existing", "records_unproven",
+         "unproven", "left_alone", "damaged", "defective", "records_existing", "records_unproven",
          "records_not_restored"), 0,
     )  # fmt: skip
     named_records: list[dict[str, Any]] = []
@@ -409,6 +405,8 @@ def print_restored(
             existed = result.state == "existing"
             counts["records_existing" if existed else "records"] += result.records
         counts[result.state] += 1
+        if result.state == "partial" and all(one.restored for one in result.findings):
+            counts["unproven"] += 1
         named_records += _print_records(result, counts, _MOST_NAMED - len(named_records))
         if result.problem:
             problems.append({"file": result.name, "message": result.problem})
@@ -436,7 +434,9 @@ def _restored_lines(counts: dict[str, int], *, dry: bool) -> Iterator[str]:
     there = f"{counts['existing']:,} there already{before}, " if counts["existing"] else ""
     others = counts["files"] - counts["archives"]
     named = f", {others:,} of them not named as archives" if others else ""
-    partial = f"{counts['partial']:,} in part, " if counts["partial"] else ""
+    unproven, cut = counts["unproven"], counts["partial"] - counts["unproven"]
+    partial = f"{unproven:,} rebuilt, not proven to be as before, " if unproven else ""
+    partial += f"{cut:,} in part, " if cut else ""
     line = (
         f"{counts['files']:,} files{named}: {counts['records']:,} records "
         f"{'can be restored' if dry else 'restored'}; "

@@ -417,9 +417,9 @@ class _DedupRun:
         """Say of a dry run that the real one would be refused by the disk."""
         for place, needed in needed_space(job, processes).items():
             if lack := lack_of_space(place, needed):
-                self._say(f"warning: {lack}: the real run would write nothing")
+                self._say(f"warning: {lack}: the real run would write no archive")
         if closed := not_writable(job):
-            self._say(f"warning: {closed}: the real run would write nothing")
+            self._say(f"warning: {closed}: the real run would write no archive")
 
     def _report_journals(self, job: RewriteJob) -> None:
         """Add the size of all that is kept to undo runs: in a dry run, what would be."""
@@ -447,7 +447,7 @@ class _DedupRun:
         known = {file.path for file in self._found.files} | others
         for path, _, _ in self._found.problems:
             if path not in known:  # a directory that cannot be read
-                report.add_missing(path, 0, 0)
+                report.add_unlisted(path)
 
     def _copy_unreadable(self, file: SourceFile, job: RewriteJob) -> bool:
         """Copy a file that cannot be read as an archive; returns whether its copy exists."""

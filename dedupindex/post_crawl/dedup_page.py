@@ -56,16 +56,20 @@ def _headline(report: DedupReport) -> str:
     become = "could become" if report.dry_run else "became"
     captures = f"{report.revisits:,} of {report.captures:,} captures {become} revisits"
     than = "smaller" if smaller >= 0 else "larger"
-    free = ""
+    files = f"{would} {share_text(share)} {than}: {captures}"
     if report.in_place and report.revisits:
         is_free = "would be" if report.dry_run else "is"
+        today = "Until it is committed, the files and" if report.dry_run else "Today the files and"
+        take = "would take" if report.dry_run else "take"
         then = "would then take" if report.dry_run else "then take"
-        free = (
-            f" The space of the removed records {is_free} free only after bin/rewrite --commit."
-            f" With what is kept even so, the files {then} {report.committed_text()}."
+        return (
+            f"{today} what is kept to undo the run {take} {report.net_text()}. "
+            f"The space of the removed records {is_free} free only after bin/rewrite --commit. "
+            f"With what is kept even so, the files {then} {report.committed_text()}. "
+            f"The files alone {files}."
         )
     net = f" With what is kept to undo it, {report.net_text()}." if report.journal else ""
-    return f"The files {would} {share_text(share)} {than}: {captures}.{net}{free}"
+    return f"The files {files}.{net}"
 
 
 def _figures(report: DedupReport) -> Iterator[Figure]:
@@ -74,6 +78,9 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
     commit = ""
     if report.in_place and report.revisits:
         commit = f"; after --commit, with what is still kept, {report.committed_text()}"
+        now = "Would be on disk until --commit" if report.dry_run else "On disk now"
+        both = amount(report.bytes_after + report.journal)
+        yield Figure(now, both, f"{report.net_text()}: the files, and what undoes the run")
     saved = "Would be saved in files" if report.dry_run else "Saved in files"
     yield Figure(saved, amount(smaller), f"{before} before, {after} after{commit}")
     share = exact_percent(report.revisits, report.captures)
@@ -135,27 +142,13 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
         rows = report.refused_rows()
         yield from refused_table(rows, dry_run=dry).html_lines(rows)
         yield html_page.note(f"{REASONS}.")
-    if report.left:
-        problems = sorted(report.left[:_NAMED])
-        absent = {missing.file for missing in report.absent}
-        would = "Files that would be left alone, and damage that would be kept"
-        table = replace(_PROBLEMS, title=would) if dry else _PROBLEMS
-        yield from table.html_lines(
-            {
-                "file": file,
-                "there": "no" if file in absent else "yes",
-                "why": why if offset < 0 else f"at {offset}: {why}",
-            }
-            for file, offset, why in problems
-        )
-    if len(report.left) > _NAMED:
-        yield f"<p>and {len(report.left) - _NAMED:,} more, which --json names.</p>\n"
+    yield from _problems(report)
     if report.proof.findings:
         found = sorted(report.proof.findings.items())
         yield from _FINDINGS.html_lines({"reason": name, "findings": n} for name, n in found)
     if report.absent:
-        files = singular(f"{len(report.absent):,} files")
-        yield f"<p>{'Would not be' if dry else 'Not'} copied, so keep the source: {files}.</p>\n"
+        copied = f"{'Would not be' if dry else 'Not'} copied, so keep the source"
+        yield f"<p>{copied}: {report.absent_text()}.</p>\n"
     if in_zstd := report.zstd_text():
         yield html_page.note(f"{in_zstd[0].upper()}{in_zstd[1:]}.")
     if hint := report.gain_text():
@@ -172,6 +165,28 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
         yield html_page.note(_skipped(report))
     if commands:
         yield f"<p>{'<br>'.join(map(html_page.text, commands))}</p>\n"
+
+
+def _problems(report: DedupReport) -> Iterator[str]:
+    """Yield the table of files that were left alone, and of damage."""
+    if report.left:
+        problems = sorted(report.left[:_NAMED])
+        absent = {missing.file for missing in report.absent}
+        would = "Files that would be left alone, and damage that would be kept"
+        table = replace(_PROBLEMS, title=would) if report.dry_run else _PROBLEMS
+        if report.in_place:  # all files are where they were
+            columns = tuple(column for column in table.columns if column.name != "there")
+            table = replace(table, columns=columns)
+        yield from table.html_lines(
+            {
+                "file": file,
+                "there": "no" if file in absent else "yes",
+                "why": why if offset < 0 else f"at {offset}: {why}",
+            }
+            for file, offset, why in problems
+        )
+    if len(report.left) > _NAMED:
+        yield f"<p>and {len(report.left) - _NAMED:,} more, which --json names.</p>\n"
 
 
 def _skipped(report: DedupReport) -> str:

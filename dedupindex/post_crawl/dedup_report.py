@@ -78,7 +78,7 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     "status-differs": "--any-status",
     "type-differs": "without --same-type",
     "indexed": "bin/index --add --crawl NAME",
-    FILE_LEFT: "see the files named above",
+    FILE_LEFT: "what the report says of that file",
 }
 REASONS = "docs/post-crawl.md#manifest, #resolve and #rewrite say more about each reason"
 _UNDO_BYTES = 1000  # more than what is kept to undo most revisits
@@ -194,6 +194,7 @@ class DedupReport:
     all_hosts: Path | None = None  # a line of JSON for each; there may be millions
     left: list[Problem] = field(default_factory=list)  # files left alone, and damage in files
     absent: list[MissingFile] = field(default_factory=list)
+    unlisted: set[str] = field(default_factory=set)  # what was not copied and has no known size
     comparable: list[tuple[str, str]] = field(default_factory=list)  # see `results_of_each`
     roots: list[str] = field(default_factory=list)  # below which the files were, if not in place
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
@@ -257,6 +258,23 @@ class DedupReport:
         self.originals_in_zstd += outcome.originals_in_zstd
         if outcome.state == "left_alone":
             self.leave(outcome.path, outcome.problem)
+
+    def add_unlisted(self, directory: str) -> None:
+        """Add a directory that cannot be listed, so what is in it was not copied."""
+        self.unlisted.add(directory)
+        self.add_missing(directory, 0, 0)
+
+    def absent_text(self) -> str:
+        """Say how much was not copied; empty if all was."""
+        found = []
+        if files := [file for file in self.absent if file.file not in self.unlisted]:
+            found += [f"{len(files):,} files", amount(sum(file.bytes for file in files))]
+        if self.unlisted:
+            many = (
+                "1 directory" if len(self.unlisted) == 1 else f"{len(self.unlisted):,} directories"
+            )
+            found.append(f"{many} of unknown size, which cannot be listed")
+        return singular(", ".join(found))
 
     def add_missing(self, file: str, size: int, there: int) -> None:
         """Add a file that was not copied: its bytes count neither before nor after."""
@@ -376,6 +394,7 @@ class DedupReport:
             "refused": dict(sorted(self.refused.items())),
             "problems": [problem.as_json() for problem in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],
+            "not_listed": sorted(self.unlisted),
             "outside": dict(sorted((+self.outside).items())),
             "originals_in_zstd": self.originals_in_zstd,
             "verified": {

@@ -420,7 +420,7 @@ def check_free_space(path: Path, needed: int) -> None:
     """Raise `DedupError` unless `needed` bytes fit on the disk."""
     if lack := lack_of_space(path, needed):
         fewer = "do fewer files at a time (name fewer; in place --jobs 1 helps, too)"
-        raise DedupError(f"{lack}; nothing was written: make room, or {fewer}")
+        raise DedupError(f"{lack}; no archive was written: make room, or {fewer}")
 
 
 def lack_of_space(path: Path, needed: int) -> str:

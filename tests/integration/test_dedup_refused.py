@@ -164,7 +164,7 @@ def test_a_run_that_is_refused_for_space_has_not_begun(source: Path, tmp_path: P
     command = [str(ROOT / "bin" / "dedup"), str(source), "--in-place"]
     full = {**os.environ, "PYTHONPATH": str(tmp_path / "full")}
     found = subprocess.run([*command, "--min-size", "1800"], env=full, capture_output=True)
-    assert found.returncode == 3 and b"nothing was written" in found.stderr
+    assert found.returncode == 3 and b"no archive was written" in found.stderr
     out = [*command[:2], "--out", str(tmp_path / "out")]
     found = subprocess.run(out, env=full, capture_output=True)
     assert found.returncode == 3 and not (tmp_path / "out").exists()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from dedupindex.post_crawl import dedup_page
+from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
-from tests.support.commands import typed
+from tests.support.commands import ended, typed
 from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import write
 
@@ -84,3 +90,84 @@ def test_results_of_linked_files_are_copies_as_before(
 ) -> None:
     report = json.loads(typed("dedup", archive, "--out", tmp_path / "out", "--json")[0])
     assert report["revisits"] == 6 and (tmp_path / "out/ext/crawl5.warc.gz").is_file()
+
+
+def test_a_directory_that_was_not_copied_has_no_known_size(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed, scandir = archive / "closed", os.scandir
+    closed.mkdir()
+
+    def refuse(path: Any = ".") -> Any:
+        if str(path) == str(closed):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    words = ("dedup", archive, "--out", tmp_path / "out", "--html", tmp_path / "page.html")
+    out, _ = typed(*words, status=7)
+    directory = "1 directory of unknown size, which cannot be listed"
+    assert f"NOT COPIED, so keep the source: {directory}\n" in out
+    assert "it will name what cannot be listed (unreadable), with the status 7" in out
+    assert directory in (tmp_path / "page.html").read_text()
+    (archive / "crawl3.warc.gz").rename(archive / "crawl3.warc.gz.open")
+    words = ("dedup", archive, "--out", tmp_path / "other")
+    out, _ = typed(*words, status=7)
+    size = (archive / "crawl3.warc.gz.open").stat().st_size / 1000
+    assert f"so keep the source: 1 file, {size:.1f} kB, {directory}\n" in out
+    assert json.loads(typed(*words, "--json", status=7)[0])["not_listed"] == [str(closed)]
+
+
+def test_the_command_that_verifies_is_said_to_name_what_was_not_copied(
+    archive: Path, tmp_path: Path
+) -> None:
+    (archive / "crawl3.warc.gz").rename(archive / "crawl3.warc.gz.open")
+    out, _ = typed("dedup", archive, "--out", tmp_path / "out", status=7)
+    assert "\n  it will name 1 file not copied (file-missing), with the status 8\n" in out
+    command = re.search(r"^verify: \S+(.*)", out, re.MULTILINE)
+    assert command is not None
+    status, listed, _ = ended("verify", *command[1].split())
+    assert status == 8 and listed.count("file-missing") == 1
+    (archive / "crawl3.warc.gz.open").rename(archive / "crawl3.warc.gz")
+    assert "it will name" not in typed("dedup", archive, "--out", tmp_path / "all")[0]
+
+
+def test_a_page_of_a_run_in_place_says_first_what_is_on_disk(archive: Path, tmp_path: Path) -> None:
+    (archive / "gone.warc.gz").symlink_to("nowhere")
+    page = tmp_path / "page.html"
+    for more, first in (("--dry-run", "Until it is committed,"), ("--jobs=1", "Today")):
+        typed("dedup", archive, "--in-place", "--html", page, more, status=7)
+        html = page.read_text()
+        headline = html.index(f"{first} the files and what is kept to undo the run")
+        assert headline < html.index("more than before") < html.index("The files alone")
+        assert "in the result" not in html and "gone.warc.gz" in html
+        assert "named above" not in html
+    assert html.index("On disk now") < html.index("Saved in files")
+    report = DedupReport(dry_run=False, bytes_before=9, bytes_after=9)
+    assert "On disk" not in "".join(dedup_page.lines(report, ["x"]))
+
+
+def test_the_next_step_is_one_short_line(archive: Path) -> None:
+    out, _ = typed("dedup", archive, "--in-place")
+    page = "docs/post-crawl.md#originals-outside-of-the-sources"
+    line = f"next: an index that has these files is outdated: bin/index --replace {archive} INDEX"
+    assert out.splitlines()[-1].endswith(f"{page})")
+    assert line.partition(": bin")[0] in out.splitlines()[-1]
+    assert len(out.splitlines()[-1].replace(str(archive), "")) < 200
+
+
+def test_records_that_are_rebuilt_and_not_proven_are_not_called_a_part(
+    archive: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    typed("dedup", archive, "--out", out)
+    for journal in (out / DIRECTORY).glob("*.jsonl"):
+        journal.unlink()
+    text, _ = typed("undedup", out, "--out", tmp_path / "again", status=7)
+    assert "1 rebuilt, not proven to be as before, " in text and "in part" not in text
+    words = ("undedup", out, "--out", tmp_path / "json", "--json")
+    report = json.loads(typed(*words, status=7)[0])
+    assert report["partial"] == report["unproven"] == 1 and report["records_unproven"] == 3
+    (out / "crawl2.warc.gz").unlink()
+    text, _ = ended("undedup", out, "--out", tmp_path / "third")[1:]
+    assert "not proven to be as before" not in text

@@ -397,7 +397,7 @@ def _check_places(job: RewriteJob, processes: int) -> None:
     for place, needed in needed_space(job, processes).items():
         check_free_space(place, needed)
     if closed := not_writable(job):
-        raise DedupError(f"{closed}; nothing was written")
+        raise DedupError(f"{closed}; no archive was written")
 
 
 def lost_owners(paths: Iterable[str], out: Path | None) -> str:

@@ -56,6 +56,7 @@ def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None
             "partial": 0,
             "copied": 1,
             "existing": 0,
+            "unproven": 0,
             "left_alone": 0,
             "damaged": 0,
             "defective": 0,

@@ -338,7 +338,7 @@ def test_free_space_is_checked_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda path: 1000)
     before = content(made / "in")
-    with pytest.raises(DedupError, match="nothing was written"):
+    with pytest.raises(DedupError, match="no archive was written"):
         run(RewriteJob(FakePlan(made / "in")))
     assert content(made / "in") == before
 
