@@ -73,7 +73,9 @@ def path_or_address(value: str) -> Path | str:
         and is_remote(f"{scheme}://")
         and not Path(value).exists()
     ):
-        raise click.BadParameter(f"an address has two slashes: {scheme}://{rest}")
+        raise click.BadParameter(
+            f"an address has two slashes: did you mean {scheme.lower()}://{rest}?"
+        )
     return value if is_remote(value) else Path(value)
 
 

@@ -7,7 +7,7 @@ Failures are retried. fsspec is an extra; it is imported when the first address 
 
 from __future__ import annotations
 
-from dedupindex.object_store.copied_parts import in_same_store
+from dedupindex.object_store.copied_parts import in_same_store, try_writing
 from dedupindex.object_store.count_requests import (
     CountedRequests,
     TaskRequests,
@@ -39,6 +39,7 @@ from dedupindex.object_store.store_address import (
     check_path,
     is_remote,
     local,
+    meant_address,
     redacted,
 )
 from dedupindex.object_store.stores import (
@@ -63,6 +64,7 @@ __all__ = [
     "check_reader", "check_writable", "copy_object", "copy_source", "counted_requests",
     "counting_task", "create_object", "download", "facts", "facts_or_none", "fetched",
     "find_objects", "in_same_store", "is_lasting", "is_many", "is_object", "is_remote",
-    "list_directory", "local", "locked_prefix", "open_anywhere", "redacted", "remove_object",
-    "replace_object", "task_rows", "upload", "with_retries", "write_marker",
+    "list_directory", "local", "locked_prefix", "meant_address", "open_anywhere", "redacted",
+    "remove_object", "replace_object", "task_rows", "try_writing", "upload", "with_retries",
+    "write_marker",
 ]  # fmt: skip

@@ -20,6 +20,8 @@ PART = LONG_RANGE  # bytes; S3 takes parts from 5 MiB on, but for the last
 _COPIED = 256 << 20  # bytes of one part that is copied; S3 takes 5 GiB
 _MOST_PARTS = 3_000  # of each kind; S3 takes 10,000 in all
 _AT_ONCE = 2  # parts; those that are sent are in memory
+_TRIED = ".dedupindex-tried-to-write"  # a name that no result has
+_UNKNOWN = (400, 405, 501)  # statuses of a store that knows no uploads in parts
 _TAKEN = 412  # status: the name is not free, or the source of a copy has changed
 NOT_THERE = 404  # status: there is no object to replace
 _REFUSED = frozenset((400, 403, 404, 405, 412, 501))  # statuses of a copy that is not possible
@@ -100,6 +102,26 @@ def put_with_copies(
     if (written := with_retries(address, put, "written")) is None:
         raise CopyRefused
     return written
+
+
+def try_writing(address: str) -> None:
+    """Raise `BadSource` if the store lets nobody write below an address; leaves nothing there.
+
+    An upload in parts is begun and given up: no object is there meanwhile.
+    """
+    request, target = s3_request(f"{address.rstrip('/')}/{_TRIED}")
+
+    def begin() -> Any:
+        try:
+            return request("create_multipart_upload", **target)
+        except Exception as error:
+            if status_of(error) in _UNKNOWN:
+                return None  # it may take objects that are written at once
+            raise
+
+    if (started := with_retries(address, begin, "written")) is not None:
+        with suppress(Exception):  # without parts it costs nothing, and expires with others
+            request("abort_multipart_upload", **target, UploadId=started["UploadId"])
 
 
 class _Upload:

@@ -67,8 +67,25 @@ def check_path(path: Path) -> None:
         )
 
 
+def meant_address(path: str) -> str:
+    """Return the address that was meant by a path such as ``s3:/bucket/x``, "" if it is a path."""
+    match = _TAKEN_FOR_PATH.match(path)
+    known = match is not None and match[1].lower() in (*S3, *WEB) and "://" not in path
+    if match is None or not known or os.path.lexists(match[0]):
+        return ""
+    return f"{match[1].lower()}://{path[match.end() :]}"
+
+
 def check(address: str) -> None:
-    """Raise `BadSource` for an address with a password: command lines are visible to all users."""
+    """Raise `BadSource` for an address with a password: command lines are visible to all users.
+
+    Also for one whose scheme is not in lower case, which no file system has.
+    """
+    scheme, mark, rest = address.partition("://")
+    if scheme != scheme.lower():
+        raise BadSource(
+            f"{redacted(address)}: did you mean {redacted(scheme.lower() + mark + rest)}?"
+        )
     if _PASSWORD.match(address.partition("://")[2]):
         raise BadSource(
             f"{redacted(address)} was given with a password: fsspec takes it from its settings or "

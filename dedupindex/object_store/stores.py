@@ -28,7 +28,17 @@ _LASTING = (
     FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError,
     *_MISTAKES, NotImplementedError, ImportError, BadInput,
 )  # fmt: skip
-_NEEDED = "each machine that reads the store needs credentials (docs/batch.md)"
+_NEEDED = "each machine needs credentials for the store (docs/batch.md)"
+_NOT_ALLOWED = (
+    "each machine needs credentials that are allowed to write there (docs/batch.md#what-has-to-be-"
+    "allowed)"
+)
+_TOO_MANY = frozenset({"SlowDown", "RequestLimitExceeded", "TooManyRequests", "429", "503"})
+"""Codes of S3 that ask for fewer requests; an answer to HEAD has its status only."""
+_FEWER = (
+    "the store is overloaded or asks for fewer requests: run the same command again, a build of an "
+    "index with --resume, and with fewer --jobs or cores"
+)
 _REFUSED_CREDENTIALS = frozenset(
     {
         "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "RequestTimeTooSkewed",
@@ -49,6 +59,7 @@ _CLIENT_TRIES = 3  # of the client of S3, for each request of a try
 _GONE = (404, 410)
 _PASSING_STATUSES = (408, 425, 429)
 _QUERY = re.compile(r"(https?://[^\s'\"?]+)\?[^\s'\")]+")
+_ERRNO = re.compile(r"^\[Errno \d+\] ")  # s3fs makes such errors of codes of S3
 _STAMPS = ("ETag", "etag", "e_tag", "md5Hash", "content_md5", "generation", "VersionId")
 _TIMES = (
     "LastModified", "Last-Modified", "last_modified", "updated", "modificationTime", "mtime",
@@ -220,22 +231,40 @@ def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
                 gone = isinstance(error, FileNotFoundError) and _NO_BUCKET not in _codes(error)
                 why = missing(where) if gone else error_text(error)
                 raise given_up(
-                    f"{redacted(where)} cannot be {done}: {why}", error, number
+                    f"{redacted(where)} cannot be {done}: {why}", error, number, done
                 ) from error
         pause(number)
     raise AssertionError
 
 
-def given_up(message: str, error: Exception, tries: int) -> BadSource | StoreUnavailable:
+def given_up(
+    message: str, error: Exception, tries: int, done: str = "read"
+) -> BadSource | StoreUnavailable:
     """Return the error for a request that has failed so often; it says whether that may pass."""
     times = f" (tried {tries} times)" if tries > 1 else ""
     # What is wrong on this machine may be right on others of a cluster.
+    here = f"{message.rstrip('.')}, on {socket.gethostname()}"
     if _lacks_credentials(error):
-        return StoreUnavailable(f"{message}, on {socket.gethostname()}: {_NEEDED}")
+        return StoreUnavailable(f"{here}: {_NEEDED}")
     if _NO_BUCKET in _codes(error):
-        return StoreUnavailable(f"{message}, on {socket.gethostname()}: {_BUCKET}")
+        return StoreUnavailable(f"{here}: {_BUCKET}")
+    if done != "read" and isinstance(_answered(error), PermissionError):
+        return BadSource(f"{here}: {_NOT_ALLOWED}")
+    if name := _asks_for_fewer(error):
+        return StoreUnavailable(f"{message.rstrip('.')} ({name}){times}; {_FEWER}")
     kind = BadSource if is_lasting(error) else StoreUnavailable
     return kind(f"{message}{times}")
+
+
+def _asks_for_fewer(error: Exception) -> str:
+    """Return the status with which a store, or a web server, asks for fewer requests, or ""."""
+    status, codes = getattr(_answered(error), "status", 0), _codes(error) & _TOO_MANY
+    if status in (429, 503):
+        return f"status {status}"
+    if not codes:
+        return ""
+    code = min(codes)
+    return f"status {code}" if code.isdigit() else f"status 503 {code}"
 
 
 def pause(number: int) -> None:
@@ -293,7 +322,7 @@ def missing(address: str) -> str:
 def error_text(error: Exception) -> str:
     """Return the text of an error, without the query strings of addresses."""
     error = _answered(error)
-    text = str(error) or type(error).__name__
+    text = _ERRNO.sub("", str(error)) or type(error).__name__
     if type(error).__name__ == _INVALID:  # which goes on with a pattern, say
         text = text.partition("\n")[2].partition(": Bucket name must")[0]
     return _QUERY.sub(r"\1", text)

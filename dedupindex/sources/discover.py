@@ -31,6 +31,7 @@ from dedupindex.object_store import (
     is_many,
     is_remote,
     local,
+    meant_address,
     open_anywhere,
     redacted,
 )
@@ -138,6 +139,8 @@ def expand(sources: Sequence[str], *kinds: str | None, columns: Names = NO_NAMES
             _find_remote(source, wanted, found)
         elif os.path.isdir(source):
             _search(os.path.abspath(source), wanted, found, visited)
+        elif meant := meant_address(source):
+            raise BadSource(f"{source} does not exist: did you mean {redacted(meant)}?")
         elif os.path.lexists(source) or not glob.has_magic(source):
             _add_named([source], found)
         else:

@@ -17,7 +17,7 @@ from dedupindex.object_store import facts, locked_prefix, replace_object, stores
 from tests.integration.test_post_crawl_killed import collection
 from tests.support.commands import ended, killable, typed
 from tests.support.rewriting import content
-from tests.support.stores import Bucket, Fault
+from tests.support.stores import Bucket, Fault, allowed, asked
 
 METHODS = ("GET", "HEAD", "PUT", "POST", "DELETE")
 ONE = ("--jobs", "1")
@@ -178,6 +178,12 @@ def test_as_on_one_machine(stored: Stored, tmp_path: Path) -> None:
     assert stored.now() == stored.before and stored.kept() == set()
     _, messages = typed("undedup", stored.warcs, "--in-place", *ONE)
     assert "nothing to undo" in messages
+
+
+def test_the_manual_says_what_has_to_be_allowed(stored: Stored) -> None:
+    typed(*stored.rewriting())
+    typed(*stored.undoing())
+    assert asked(stored.bucket.server, "warcs") == allowed("`--in-place`")
 
 
 def test_in_several_processes(stored: Stored) -> None:
@@ -448,7 +454,7 @@ def test_refusals(stored: Stored, tmp_path: Path) -> None:
         (["dedup", stored.warcs, "--in-place", "--work", tmp_path / "w", "--spark", "2"], 2,
          "s3://BUCKET"),
         (["dedup", stored.warcs, "--in-place", "--work", tmp_path / "w", "--cdxj", tmp_path / "c"],
-         2, "--cdxj and"),
+         2, "--cdxj is for results in a directory"),
         (["undedup", stored.warcs, stored.local, "--in-place"], 4, "in one run"),
         ([*stored.rewriting(), "--spark", "2"], 2, "s3://BUCKET"),
     ):  # fmt: skip

@@ -25,7 +25,7 @@ from tests.support.commands import ended, killable, typed
 from tests.support.local_spark import run_spark_here
 from tests.support.paths import ROOT
 from tests.support.rewriting import content
-from tests.support.stores import Bucket, Fault
+from tests.support.stores import Bucket, Fault, allowed, asked
 
 METHODS = ("GET", "HEAD", "PUT")
 ONE = ("--jobs", "1")
@@ -146,6 +146,18 @@ def test_as_on_one_machine(stored: Stored) -> None:
     typed("verify", "--against", stored.warcs, f"{url}/back", "--records")
     typed("undedup", f"{url}/smaller", "--out", f"{url}/back", *back, status=7)  # all exist
     assert stored.results("warcs") == before
+
+
+def test_the_manual_says_what_has_to_be_allowed(stored: Stored, tmp_path: Path) -> None:
+    url, state, server = stored.bucket.url, tmp_path / "state", stored.bucket.server
+    typed("dedup", stored.warcs, "--out", f"{url}/iam", "--state", state, *ONE, status=7)
+    typed("verify", "--against", stored.warcs, f"{url}/iam")
+    typed("undedup", f"{url}/iam", "--state", state, "--out", f"{url}/iam-back", *ONE, status=7)
+    typed("index", "--all", f"{url}/iam/", tmp_path / "index", status=7)
+    assert asked(server, "warcs") == allowed("sources") == {"s3:ListBucket", "s3:GetObject"}
+    results = allowed("results: `--out")
+    assert asked(server, "iam") == results - {"s3:DeleteObject"}  # nothing went wrong
+    assert asked(server, "iam-back") <= results and "s3:DeleteObject" in results
 
 
 def test_the_facts_of_an_object_are_requested_once_for_a_task(
@@ -483,7 +495,7 @@ def test_credentials_that_the_store_refuses_end_the_run(
     stored: Stored, tmp_path: Path, method: str
 ) -> None:
     """They are wrong on a machine, maybe one of many, and say nothing about the object."""
-    code = "<Code>InvalidAccessKeyId</Code><Message>The key does not exist</Message>"
+    code = "<Code>InvalidAccessKeyId</Code><Message>The key does not exist.</Message>"
     body = f'<?xml version="1.0"?><Error>{code}</Error>'.encode()
     name = f"/warcs/{min(stored.planned)}"
     stored.bucket.server.faults[:] = [Fault(name, 99, status=403, body=body)]
@@ -495,6 +507,30 @@ def test_credentials_that_the_store_refuses_end_the_run(
         status, _, messages = ended("index", f"{stored.bucket.url}{name}", tmp_path / "index")
     assert f"The key does not exist, on {socket.gethostname()}: each machine" in messages
     assert status == 4 and not stored.results("refused")
+
+
+def test_a_prefix_that_cannot_be_written_to_is_named_before_anything_is_read(
+    stored: Stored, tmp_path: Path
+) -> None:
+    """With the machine, as its credentials may be other ones than those of the rest."""
+    body = b"<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>"
+    server, out = stored.bucket.server, f"{stored.bucket.url}/denied"
+    server.faults[:] = [
+        Fault("", 9999, status=403, body=body, method=method, lost=True)
+        for method in ("PUT", "POST")
+    ]
+    words = ("dedup", stored.warcs, "--out", out, "--state", tmp_path / "state", *ONE)
+    status, output, messages = ended(*words)
+    assert (status, output) == (4, "")
+    said = f"{out} cannot be written: Access Denied, on {socket.gethostname()}: each machine needs"
+    assert said in messages and "what-has-to-be-allowed" in messages
+    assert not (tmp_path / "state.dedup" / "manifest").exists()
+    typed(*words, "--dry-run", status=7)  # which writes nothing
+    server.faults.clear()
+    typed(*words, status=7)
+    assert stored.results("denied") == stored.expected
+    uploads = stored.bucket.client.list_multipart_uploads(Bucket=stored.bucket.name)
+    assert not uploads.get("Uploads")
 
 
 def test_parts_of_large_objects(
@@ -688,6 +724,11 @@ def test_refusals(stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (["dedup", f"{url}/none/", "--in-place", "--dry-run", "--sample", "10%"], 4, "with --work"),
         (["rewrite", stored.plan, "--out", f"{url}/x"], 2, "goes with --state"),
         (["rewrite", stored.plan, "--out", f"{url}/warcs/x", "--state", state], 4, "next scan"),
+        (["rewrite", stored.plan, "--out", f"{url}/warcs/", "--state", state], 4, "source itself"),
+        (["dedup", stored.warcs, "--out", url.replace("s3:", "S3:") + "/x", "--state", state], 4,
+         "did you mean s3://"),
+        (["dedup", stored.warcs, "--out", url.replace("//", "/") + "/x", "--state", state], 2,
+         "did you mean s3://"),
         (["rewrite", stored.plan, "--out", "gs://b/x", "--state", state], 4, "speaks S3"),
         (["rewrite", stored.plan, "--out", tmp_path / "x", "--state", state], 2, "--state goes"),
         (["undedup", f"{url}/x", "--out", tmp_path / "x"], 2, "with --state DIR"),

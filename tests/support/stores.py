@@ -15,6 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from tests.support.paths import ROOT
 
 _numbers = count(1)
 
@@ -274,6 +277,34 @@ class Bucket:
             **target, UploadId=upload, MultipartUpload={"Parts": parts}
         )
         return f"{self.url}/{key}"
+
+
+def allowed(use: str) -> set[str]:
+    """Return the actions of IAM that docs/batch.md lists for a use, which begins so."""
+    page = (ROOT / "docs/batch.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith(f"| {use}"))
+    (other,) = (line for line in page.splitlines() if line.startswith("| results: `--out"))
+    return set(re.findall(r"`(s3:\w+)`", other if "the same five" in row else row))
+
+
+def asked(server: Server, prefix: str) -> set[str]:
+    """Return the actions of IAM that the requests for keys with a prefix needed."""
+    found = set()
+    for method, path, _ in server.requests:
+        where, _, query = path.partition("?")
+        given = parse_qs(query, keep_blank_values=True)
+        key = unquote(where).lstrip("/").partition("/")[2] or given.get("prefix", [""])[0]
+        if f"{key}/".startswith(f"{prefix}/"):
+            found.add(_action(method, where.strip("/"), given))
+    return found
+
+
+def _action(method: str, where: str, query: dict[str, list[str]]) -> str:
+    if method in ("GET", "HEAD"):
+        return "s3:GetObject" if "/" in where else "s3:ListBucket"
+    if method == "DELETE":
+        return "s3:AbortMultipartUpload" if "uploadId" in query else "s3:DeleteObject"
+    return "s3:DeleteObject" if "delete" in query else "s3:PutObject"
 
 
 @contextmanager

@@ -366,6 +366,11 @@ def check_names(
     target = out.resolve()
     roots = {file.root for file in files if not is_remote(file.root)}
     for file in files:
+        if store and store.rstrip("/") == file.root.rstrip("/"):
+            raise BadInput(
+                f"{store} is the source itself: name another prefix, or use --in-place without "
+                "--state"
+            )
         if store and f"{store}/".startswith(f"{file.root.rstrip('/')}/"):
             raise BadInput(f"{store} is in {file.root}, where the next scan would read it")
     if any(Path(root).resolve() == target for root in roots):

@@ -385,10 +385,37 @@ def test_lasting_failures_are_not_retried(bucket: Bucket, tmp_path: Path) -> Non
         (f"{bucket.url}/none*", "nothing matches"),
         ("s3://somebody:secret@bucket/a", "given with a password"),
         ("nosuch://somewhere/a.warc", "nosuch://somewhere/a.warc"),
+        ("S3://bucket/a.warc", r"S3://bucket/a.warc: did you mean s3://bucket/a.warc\?"),
+        ("s3:/bucket/a.warc", r"s3:/bucket/a.warc does not exist: did you mean s3://bucket/a"),
     ]:
         with pytest.raises(BadSource, match=message) as caught:
             built(tmp_path / "index", address)
         assert "secret" not in str(caught.value)
+
+
+def test_a_store_that_asks_for_fewer_requests(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(stores.TRIES, "2")
+    monkeypatch.setattr(stores, "_FIRST_WAIT", 0.001)
+    code = "<Code>SlowDown</Code><Message>Please reduce your request rate.</Message>"
+    body = f'<?xml version="1.0"?><Error>{code}</Error>'.encode()
+    address = bucket.put("one.warc.gz", LONG)
+    known = remote.facts(address)
+    bucket.server.faults.append(Fault("gz", 99, status=503, body=body))
+    with (
+        remote.RemoteFile(address, known) as file,
+        pytest.raises(StoreUnavailable) as caught,
+    ):
+        file.read(10)
+    assert str(caught.value) == (
+        f"{address} cannot be read: Please reduce your request rate (status 503 SlowDown) (tried 2 "
+        "times); the store is overloaded or asks for fewer requests: run the same command again, a "
+        "build of an index with --resume, and with fewer --jobs or cores"
+    )
+    bucket.server.faults[:] = [Fault("gz", 99, status=503, method="HEAD")]
+    with pytest.raises(StoreUnavailable, match=r"\(status 503\).* with fewer --jobs"):
+        remote.facts(address)
 
 
 @pytest.mark.parametrize("key", ["one.warc.gz", "folder/", "*.warc.gz"])
