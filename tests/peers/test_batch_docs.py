@@ -80,7 +80,7 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
     scale = (ROOT / "docs/scale.md").read_text()
     verify = re.findall(r"`(bin/verify --against s3:[^`]+ --spark [^`]+)`", scale)
     typed = [*remote, *on_spark, *again, *large, *verify]
-    assert (len(remote), len(on_spark), len(again), len(large), len(verify)) == (4, 4, 1, 3, 1)
+    assert (len(remote), len(on_spark), len(again), len(large), len(verify)) == (4, 4, 1, 4, 1)
 
     where = f"spark://127.0.0.1:{free_port()}"
     keys = [line for line in worker if "AWS_" in line]  # the store's are in the environment
@@ -122,7 +122,11 @@ def test_each_host_rewrites_and_restores_its_own_files(tmp_path: Path) -> None:
     """The commands for three hosts without Spark, with nothing but the store in common."""
     (tmp_path / "bin").symlink_to(ROOT / "bin")
     scale, post_crawl = ((ROOT / f"docs/{name}.md").read_text() for name in ("scale", "post-crawl"))
-    each, once, rewrite, check = shown("scale.md", "**Without Spark**", "`bin/verify` runs on one")
+    each, once, rewrite, check, told, *parts = shown(
+        "scale.md", "**Without Spark**", "`bin/verify` runs on one"
+    )
+    assert [part.split(" --partition ")[1][:3] for part in parts] == ["1/3", "2/3", "3/3"]
+    old = "bin/index --all s3://bucket/warcs/ my-index"
     (share,) = re.findall(r"`(bin/verify --against s3:[^`]+/h0 [^`]+)`", scale)
     (undo,) = re.findall(r"^    (bin/undedup s3:.*/h0 .*)$", post_crawl, re.MULTILINE)
     records = "bin/verify --against s3://bucket/warcs/h0 s3://bucket/again/h0 --records"
@@ -130,7 +134,7 @@ def test_each_host_rewrites_and_restores_its_own_files(tmp_path: Path) -> None:
     def of_hosts(line: str) -> list[str]:
         return [line.replace("h0", f"h{n}").replace("st0", f"st{n}") for n in range(3)]
 
-    script = [*of_hosts(each), once, *of_hosts(rewrite), check]
+    script = [old, *of_hosts(each), once, "mv plan whole", *parts, *of_hosts(rewrite), check, told]
     script += [*of_hosts(share), *of_hosts(undo), *of_hosts(records)]
     bodies = [Random(number).randbytes(1500) for number in range(3)]
     files = {f"by-host/warcs/h{n}/{n}.warc.gz": tmp_path / f"{n}.warc.gz" for n in range(3)}
@@ -149,4 +153,5 @@ def test_each_host_rewrites_and_restores_its_own_files(tmp_path: Path) -> None:
         )
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     assert done.stdout.count("of 3 records in the plan 3 became revisits") == 2
+    assert "read 3 files in place of those in s3://archive/by-host/warcs" in done.stdout
     assert done.stdout.count("1 file: 3 records restored") == 2
