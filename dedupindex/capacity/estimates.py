@@ -77,7 +77,8 @@ class FleetPlan:
     deduping: int
     hash_hours: float
     dedup_hours: float
-    cost: float  # dollars, of the instances
+    machine_cost: float  # dollars, of the instances
+    cost: float  # with requests, if the plan counts them
 
     @property
     def hours(self) -> float:
@@ -98,21 +99,27 @@ class FixedCosts:
 def published_fleets(inputs: Table) -> list[FleetPlan]:
     """Return the published plan, by its own rates: hashing is limited only by the network."""
     published = inputs["published"]
-    return _fleets(inputs, published["rows_per_core_s"], inf, published["cores"])
+    return _fleets(inputs, published["rows_per_core_s"], inf, published["cores"], 0.0)
 
 
 def measured_fleets(inputs: Table) -> list[FleetPlan]:
     """Return the plan by measured rates: hashing is limited by the network or the cores."""
     rates = inputs["documents"]
-    return _fleets(inputs, rates["rows_per_core_s"], rates["hash_mb_per_core_s"] * 1e6, {})
+    hashed, requests = rates["hash_mb_per_core_s"] * 1e6, fixed_costs(inputs).request_cost
+    return _fleets(inputs, rates["rows_per_core_s"], hashed, {}, requests)
 
 
 def _fleets(
-    inputs: Table, rows_per_core: float, bytes_per_core: float, counted: Mapping[str, float]
+    inputs: Table,
+    rows_per_core: float,
+    bytes_per_core: float,
+    counted: Mapping[str, float],
+    requests: float,
 ) -> list[FleetPlan]:
     """`rows_per_core` and `bytes_per_core` are deduplicated and hashed per second.
 
-    `counted` has the cores of an instance if they are not those of the inputs.
+    `counted` has the cores of an instance if they are not those of the inputs, and `requests` are
+    the dollars for them.
     """
     plans, published = [], inputs["published"]
     for instance in inputs["instance"]:
@@ -126,7 +133,7 @@ def _fleets(
             plans.append(
                 FleetPlan(
                     instance["name"], instance["gbps"], hashing, deduping, hash_hours,
-                    dedup_hours, cost,
+                    dedup_hours, cost, cost + requests,
                 )
             )  # fmt: skip
     return plans

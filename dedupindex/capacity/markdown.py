@@ -8,8 +8,7 @@ from math import log10
 
 from dedupindex.capacity import estimates
 from dedupindex.capacity.estimates import ClusterPlan, FleetPlan
-from dedupindex.capacity.post_crawl_plan import STEPS, post_crawl_costs, post_crawl_plans
-from dedupindex.capacity.rates import Table, load
+from dedupindex.capacity.rates import Table
 
 
 def document_tables(inputs: Table) -> str:
@@ -22,13 +21,13 @@ def document_tables(inputs: Table) -> str:
             f"{documents} of {published['bytes'] / 1024**5:g} PiB. The plan published with "
             "record_linker, by its own rates, which assume that processing keeps up with the "
             "network:",
-            _fleet_table(estimates.published_fleets(inputs), 0),
+            _fleet_table(estimates.published_fleets(inputs)),
             f"From measured rates ({rates['measured']}): {rates['hash_mb_per_core_s']:,g} "
             f"MB/s hashed and {rates['rows_per_core_s']:,.0f} rows/s deduplicated on a core. "
             "Hashing is limited by the network or by the cores; both grow with instances "
             "(extrapolated), so n times the instances take an n-th of the hours, and the cost is "
             "the same. Costs include requests:",
-            _fleet_table(estimates.measured_fleets(inputs), fixed.request_cost),
+            _fleet_table(estimates.measured_fleets(inputs)),
             f"* Requests: {fixed.gets:,.0f} GET and {fixed.lists:,.0f} LIST cost "
             f"${fixed.request_cost:,.2f}, however many instances there are.\n"
             f"* Storage: if {rates['duplicates']:.0%} are duplicates (assumed), dropping them "
@@ -38,12 +37,12 @@ def document_tables(inputs: Table) -> str:
     )
 
 
-def _fleet_table(rows: Iterable[FleetPlan], requests: float) -> str:
+def _fleet_table(rows: Iterable[FleetPlan]) -> str:
     cells = [
         (
             f"{row.hashing}", f"{row.deduping}", f"{row.gbps:g}",
             f"{_hours(row.hash_hours)}/{_hours(row.dedup_hours)}", row.instance,
-            f"${row.cost + requests:,.2f}",
+            f"${row.cost:,.2f}",
         )
         for row in rows
     ]  # fmt: skip
@@ -51,7 +50,7 @@ def _fleet_table(rows: Iterable[FleetPlan], requests: float) -> str:
         "instances that hash", "that deduplicate", "Gbit/s", "hours: hash/deduplicate",
         "instance", "cost",
     )  # fmt: skip
-    return _table(heads, cells)
+    return table(heads, cells)
 
 
 def _hours(hours: float) -> str:
@@ -71,11 +70,11 @@ def capture_table(plans: Sequence[ClusterPlan], inputs: Table) -> str:
         ("memory, each", "memory_per_node_gb", "{:,.0f} GB"),
         ("Bloom filters, in all nodes", "bloom_gb", "{:,.1f} GB"),
         ("cost a month", "cost_per_month", "${:,.0f}"),
-        ("time to load", "load_hours", "{:,.1f} h"),
+        ("time to load, plus reading", "load_hours", "{:,.1f} h"),
         ("lookups/s, capacity", "lookups_s", "{:,.0f}"),
         ("lookups/s, average if all come in a year", "asked_s", "{:,.0f}"),
         ("one machine with LMDB: disk", "lmdb_tb", "{:,.2f} TB"),
-        ("one machine with LMDB: time to load", "lmdb_hours", "{:,.1f} h"),
+        ("one machine with LMDB: time to load, plus reading", "lmdb_hours", "{:,.1f} h"),
     )
     heads = ("captures", *(f"{plan.captures:,.0f}" for plan in plans))
     rows = [
@@ -85,86 +84,21 @@ def capture_table(plans: Sequence[ClusterPlan], inputs: Table) -> str:
     return "\n\n".join(
         [
             f"Measured: {rates['measured']}; one machine with LMDB: {lmdb['measured']}.",
-            _table(heads, rows),
+            table(heads, rows),
             f"* Measured: {rates['bytes_per_capture']:g} bytes a capture, "
             f"{rates['bloom_bytes_per_capture']:g} of filters; {rates['writes_per_core_s']:,} "
             f"writes/s and {rates['reads_per_core_s']:,} reads/s on a core; both figures of LMDB."
             "\n* Extrapolated: bytes are proportional to captures, and rates to cores. Uncached "
             f"data were not measured.\n* Rules of thumb: {rates['disk_factor']:g} times the disk, "
             f"{rates['tb_per_node']:g} TB per node, {rates['heap_gb']:g} GB of heap and "
-            f"{rates['cache_gb']:g} GB of cache. Prices are examples.",
+            f"{rates['cache_gb']:g} GB of cache. Prices are examples.\n* Not included: reading the "
+            "archives before, for which bin/plan --post-crawl BYTES has hours, requests and "
+            "dollars, under bin/index; and the machine that reads and loads.",
         ]
     )
 
 
-def post_crawl_table(size: float, inputs: Table) -> str:
-    """Return hours and costs of each step by machines, and what does not depend on them."""
-    rates, costs = inputs["post_crawl"], post_crawl_costs(size, inputs)
-    heads = (
-        "machines", "instance", "Gbit/s", *(f"{step}, hours" for step in STEPS), "total, hours",
-        "cost", "disk of a machine, GB",
-    )  # fmt: skip
-    plans = post_crawl_plans(size, inputs)
-    rows = [
-        (
-            f"{plan.machines}", plan.instance, f"{plan.gbps:g}",
-            *(_hours(plan.hours[step]) for step in STEPS),
-            _hours(plan.total), f"${plan.cost + costs.request_cost:,.2f}",
-            f"{plan.node_disk / 1e9:,.0f}",
-        )
-        for plan in plans
-    ]  # fmt: skip
-    least = min(plan.cost for plan in plans) + costs.request_cost
-    monthly = costs.saved_per_month
-    pays = f", which pays for the cheapest plan in {least / monthly:.1f} months" if monthly else ""
-    return "\n\n".join(
-        [
-            _post_crawl_rates(size, costs.captures, rates),
-            _table(heads, rows),
-            f"* Requests: {costs.gets:,.0f} GET, {costs.heads:,.0f} HEAD and {costs.puts:,.0f} PUT "
-            f"cost ${costs.request_cost:,.2f}; {costs.bytes_read / 1e12:,.1f} TB are read and "
-            f"{costs.bytes_written / 1e12:,.1f} TB written.\n"
-            f"* The hours take the store for as quick as the network. If all files have one prefix "
-            f"and it answers {rates['gets_per_prefix_s']:,g} GETs and HEADs a second, these alone "
-            f"take {costs.hours_of_requests:,.1f} hours, with any number of machines.\n"
-            f"* A dry run reads {costs.dry_run_bytes_read / 1e12:,.1f} TB, and the run after it "
-            f"reads {costs.bytes / 1e12:,.1f} TB less than without one; the same command "
-            f"after a complete run reads {costs.rerun_bytes_read / 1e12:,.1f} TB and writes "
-            "nothing.\n"
-            f"* Disk of the driver: {costs.driver_disk / 1e9:,.0f} GB, "
-            f"{rates['state_bytes_per_capture']:g} bytes a capture for manifest, plan and journals "
-            f"and {rates['grouping_bytes_per_capture']:g} (assumed) while it groups. Disk of a "
-            "machine: a file and its result for each core, and up to three times the rows that "
-            "Spark keeps of a round.\n"
-            f"* Storage: {costs.bytes_saved / 1e12:,.1f} TB less, ${monthly:,.2f} a month{pays}. "
-            "Until the old files are deleted, both are paid for: "
-            f"${costs.both_per_month:,.2f} a month.\n"
-            f"* Extrapolated: rates grow with cores and machines, and grouping (resolve) of many "
-            "more rows was not measured.\n"
-            f"* Assumed: {rates['bytes_per_capture'] / 1e3:g} kB a capture, "
-            f"{rates['duplicates']:.0%} of them duplicates, {rates['bytes_saved']:.0%} of the "
-            f"bytes saved, files of {rates['bytes_per_file'] / 1e9:g} GB. Prices are examples.",
-        ]
-    )
-
-
-def _post_crawl_rates(size: float, captures: float, rates: Table) -> str:
-    default = load()["post_crawl"]
-    same = rates["resolve_rows_per_core_s"] == default["resolve_rows_per_core_s"]
-    other = same and rates["measured"] != default["measured"]
-    resolving = " (the default, not measured there)" if other else ""
-    return (
-        f"{size / 1e12:,g} TB of WARC files, {captures:,.0f} captures. From measured "
-        f"rates ({rates['measured']}), on a core: manifest "
-        f"{rates['manifest_mb_per_core_s']:g} MB/s, rewrite "
-        f"{rates['rewrite_mb_per_core_s']:g} MB/s of what is read first, verify "
-        f"{rates['verify_mb_per_core_s']:g} MB/s of both archives together, resolve "
-        f"{rates['resolve_rows_per_core_s']:,g} rows/s{resolving}. One machine resolves, and "
-        "the others wait. Costs are those of all machines for all steps, and of requests:"
-    )
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
     return "\n".join([lines[0], f"|{'---|' * len(heads)}", *lines[1:]])
 
@@ -177,11 +111,11 @@ _STYLE = (
 )
 
 
-def picture(rows: Sequence[FleetPlan], requests: float) -> str:
+def picture(rows: Sequence[FleetPlan]) -> str:
     """Draw hours, and dollars with requests, over the instances that hash; a line for each kind."""
     panels = [
         ("Hours", lambda row: row.hours),
-        ("Dollars, with requests", lambda row: row.cost + requests),
+        ("Dollars, with requests", lambda row: row.cost),
     ]
     width, height = 2 * (_LEFT + _WIDTH + 24), _TOP + _HEIGHT + 48
     parts = [

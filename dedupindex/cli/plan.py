@@ -15,10 +15,10 @@ from dedupindex.capacity.markdown import (
     capture_table,
     document_tables,
     picture,
-    post_crawl_table,
 )
 from dedupindex.capacity.measure_post_crawl import measure_post_crawl
 from dedupindex.capacity.post_crawl_plan import post_crawl_costs, post_crawl_plans
+from dedupindex.capacity.post_crawl_tables import post_crawl_tables
 from dedupindex.capacity.rates import Table, as_toml, load
 from dedupindex.capacity.rates import measure as measure_rates
 from dedupindex.cli.common import Command, print_result, say
@@ -30,7 +30,7 @@ bin/plan --documents                                   # a petabyte: a published
 bin/plan --documents --measure --save rates.toml       # from the rates of this machine
 bin/plan --documents --rates rates.toml --svg plan.svg
 bin/plan --captures 1e9,1e10,1e11                      # an index on Cassandra
-bin/plan --post-crawl 40TB,1PB                         # rewriting WARC files in a store
+bin/plan --post-crawl 40TB,1PB                         # rewriting or indexing WARC files in a store
 """
 
 
@@ -86,7 +86,7 @@ def _size(text: str) -> float:
 )
 @option(
     "--post-crawl", callback=_sizes, default="", metavar="BYTES,BYTES…",
-    help="Plan rewriting of archives of these sizes in an object store, such as 40TB,1PB.",
+    help="Plan rewriting and indexing of archives of these sizes in a store, such as 40TB,1PB.",
 )  # fmt: skip
 @option(
     "--rates", type=FILE, metavar="FILE",
@@ -131,8 +131,7 @@ def command(
         if save is not None:
             write_file(save, as_toml(found).encode())
     if svg is not None:
-        requests = estimates.fixed_costs(inputs).request_cost
-        write_file(svg, picture(estimates.measured_fleets(inputs), requests).encode())
+        write_file(svg, picture(estimates.measured_fleets(inputs)).encode())
     tables, content = _estimates(inputs, captures, post_crawl, documents=documents)
     print_result(content, ["\n\n".join(tables)])
     return 0
@@ -155,7 +154,7 @@ def _estimates(
         tables.append(capture_table(plans, inputs))
         content["captures"] = plans
     if post_crawl:
-        tables += [post_crawl_table(size, inputs) for size in post_crawl]
+        tables += [post_crawl_tables(size, inputs) for size in post_crawl]
         content["post_crawl"] = [
             {**vars(post_crawl_costs(size, inputs)), "plans": post_crawl_plans(size, inputs)}
             for size in post_crawl

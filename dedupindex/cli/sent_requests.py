@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from dedupindex.object_store import CountedRequests
-from dedupindex.runtime.tables import amount
+from dedupindex.runtime.tables import amount, dollars
 
 NO_CDXJ = "--cdxj is for results in a directory; of results in a store bin/corpus makes a CDXJ"
 SPARK_TO_STORE = "--spark writes results to an object store: --out s3://BUCKET/PREFIX"
@@ -22,7 +22,7 @@ class SentRequests(NamedTuple):
         """Return the fields of a report; none if no request was sent."""
         if not self.counts:
             return {}
-        return {"requests": {**self.counts, "dollars": round(self.dollars, 6)}}
+        return {"requests": {**self.counts, "dollars": round(self.dollars, 9)}}
 
     def lines(self) -> Iterator[str]:
         if self.counts:
@@ -31,7 +31,7 @@ class SentRequests(NamedTuple):
             read, written = (amount(self.counts[kind]) for kind in _BYTES)
             yield (
                 f"requests to stores: {', '.join(sent)}; {read} read, {written} written; "
-                f"{self.dollars:.4f} dollars at the prices of bin/plan"
+                f"{dollars(self.dollars)} dollars at the prices of bin/plan"
             )
 
 

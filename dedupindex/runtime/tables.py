@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from itertools import chain
+from math import floor, log10
 from typing import Any
 
 import orjson
@@ -85,6 +86,12 @@ def amount(count: float | None) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1000
     return ""
+
+
+def dollars(count: float) -> str:
+    """Return an amount as ``1,234.50``; one below a dollar has two digits that are not 0."""
+    digits = 2 if count >= 1 or count <= 0 else max(2, 1 - floor(log10(count)))
+    return f"{count:,.{digits}f}"
 
 
 def rate(count: float, seconds: float, unit: str) -> str:

@@ -16,8 +16,10 @@ from dedupindex.capacity import estimates as documents
 from dedupindex.capacity import rates as measure
 from dedupindex.capacity.markdown import picture
 from dedupindex.capacity.measure_post_crawl import make_archive, measure_post_crawl
+from dedupindex.capacity.post_crawl_plan import PostCrawlPlan, post_crawl_costs, post_crawl_plans
 from dedupindex.capacity.rates import load
 from dedupindex.errors import BadInput
+from dedupindex.runtime.tables import dollars
 from tests.support.commands import typed
 from tests.support.paths import ROOT
 
@@ -164,15 +166,14 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
     """A terabyte on machines of one core, limited by the core, then by the network."""
     rates = tmp_path / "rates.toml"
     rates.write_text(
-        "[[instance]]\nname = 'mine'\ncores = 1\ngbps = 8\nprice_per_hour = 0.36\n"
+        "[[instance]]\nname = 'mine'\ncores = 1\ngbps = 800\nprice_per_hour = 0.36\n"
         "[documents]\nprice_per_1000_gets = 0.001\nprice_per_gb_month = 0.01\n"
-        "price_per_1000_puts = 0.01\n"
+        "price_per_1000_puts = 0.01\nprice_per_1000_lists = 0.01\n"
         "[post_crawl]\nmanifest_mb_per_core_s = 50\nrewrite_mb_per_core_s = 40\n"
         "verify_mb_per_core_s = 90\nresolve_rows_per_core_s = 1000\nbytes_per_capture = 1e5\n"
         "bytes_per_file = 1e9\nduplicates = 0.5\nbytes_saved = 0.2\nbytes_per_get = 4e6\n"
-        "bytes_per_put = 8e6\nbytes_per_original = 4e4\nmachines = [1, 10]\n"
+        "bytes_per_first_get = 4e6\nbytes_per_put = 8e6\nmachines = [1, 10]\n"
         "state_bytes_per_capture = 200\ngrouping_bytes_per_capture = 300\n"
-        "heads_per_file = 10\nheads_per_original = 2\n"
     )
     found = json.loads(typed("plan", "--post-crawl", "1e12", "--rates", rates, "--json")[0])
     (costs,) = found["post_crawl"]
@@ -183,8 +184,9 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
         "rewrite": pytest.approx(1e12 / 40e6 / 3600),
         "verify": pytest.approx(1.8e12 / 90e6 / 3600),
     }
-    assert one["cost"] == pytest.approx(75_000 / 3600 * 0.36)
-    assert ten["cost"] == pytest.approx((65_000 + 10 * 10_000) / 3600 * 0.36)  # nine wait
+    assert one["machine_cost"] == pytest.approx(75_000 / 3600 * 0.36)
+    assert ten["machine_cost"] == pytest.approx((65_000 + 10 * 10_000) / 3600 * 0.36)  # nine wait
+    assert ten["cost"] == ten["machine_cost"] + costs["request_cost"]
     assert ten["hours"] == {
         step: pytest.approx(hour if step == "resolve" else hour / 10)
         for step, hour in one["hours"].items()
@@ -192,26 +194,108 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
     # A file and its result; three times the rows of 64 files, each of 10,000 captures.
     assert one["node_disk"] == ten["node_disk"] == pytest.approx(2e9 + 3 * 64 * 2e6)
     assert costs["driver_disk"] == pytest.approx(1e7 * 500)
-    # Read: by manifest and rewriting 1 TB each, originals 0.2, read back 0.8, by verification 1.8
-    # and originals again, 40 kB for each of 5 million.
-    assert costs["bytes_read"] == pytest.approx(5e12)
-    assert costs["dry_run_bytes_read"] == pytest.approx(2.2e12)
-    assert costs["rerun_bytes_read"] == pytest.approx(4e12)
-    assert costs["gets"] == pytest.approx(5e12 / 4e6 + 10e6)
-    assert costs["heads"] == 10 * 1000 + 2 * 5e6
-    assert costs["hours_of_requests"] == pytest.approx(21.26e6 / 5500 / 3600)
+    # Of a thousand files each has 5,000 copies: each refers to all 999 others, or nearly so.
+    pairs = 999e3 * (1 - (998 / 999) ** 5000)
+    openings = 5e6 * (1 - 64 / 999)  # the last 64 are open
+    # Read: by manifest 1 TB and 1,000 first blocks, rewriting 1 TB, originals 0.2, read back 0.8,
+    # by verification 1.8, a first block of 4 MB at each opening, and one for each original; of
+    # 116 kB, so that 2.9 % take another block.
+    share, first = (100_000 + 16_384) / 4e6, 4e6
+    originals = openings * first + 5e6 * (1 + share) * first
+    assert costs["bytes_read"] == pytest.approx(4.8e12 + 4e9 + originals)
+    assert costs["dry_run_bytes_read"] == pytest.approx(2.2e12 + 4e9)
+    assert costs["rerun_bytes_read"] == pytest.approx(3.8e12 + originals)
+    compared, verified = 5e6 + openings, openings + 5e6 * (1 + share)
+    gets = 1000 * (1 + 250 + 250 + 200 + 450) + compared + verified
+    assert costs["gets"] == pytest.approx(gets)
+    heads = 1000 * (2 + 6 + 2 + 1) + pairs
+    assert costs["heads"] == pytest.approx(heads)
+    assert costs["hours_of_requests"] == pytest.approx((gets + heads) / 5500 / 3600)
     assert costs["puts"] == pytest.approx(0.8e12 / 8e6 + 2000)
-    assert costs["request_cost"] == pytest.approx(21.26e6 * 1e-6 + 102_000 * 1e-5)
+    assert costs["lists"] == 2000 + 3
+    assert costs["request_cost"] == pytest.approx((gets + heads) * 1e-6 + 104_003 * 1e-5)
     assert costs["saved_per_month"] == pytest.approx(2.0)
     assert costs["both_per_month"] == pytest.approx(18.0)
+    dry, index, undo = (ten["runs"][name] for name in ("dry_run", "index", "undo"))
+    assert dry["hours"] == pytest.approx((2000 + 10_000 + 2500) / 3600)
+    assert costs["runs"]["dry_run"]["gets"] == pytest.approx(1000 * (1 + 250 + 250) + compared)
+    assert dry["cost"] == pytest.approx(
+        dry["hours"] * 3.6 + costs["runs"]["dry_run"]["request_cost"]
+    )
+    assert index["hours"] == pytest.approx((2000 + 1e7 * 11.1e-6) / 3600)
+    assert undo["hours"] == pytest.approx(1e12 / 40e6 / 3600)  # on one machine
+    assert undo["cost"] == pytest.approx(
+        undo["hours"] * 0.36 + costs["runs"]["undo"]["request_cost"]
+    )
 
-    slow = rates.read_text().replace("gbps = 8", "gbps = 0.08")
+    slow = rates.read_text().replace("gbps = 800", "gbps = 0.08")
     rates.write_text(slow)
     network = 0.08 * 1e9 / 8
     found = json.loads(typed("plan", "--post-crawl", "1e12", "--rates", rates, "--json")[0])
     hours = found["post_crawl"][0]["plans"][0]["hours"]
     assert hours["rewrite"] == pytest.approx(2.8e12 / network / 3600)
-    assert hours["manifest"] == pytest.approx(1e12 / network / 3600)
+    assert hours["manifest"] == pytest.approx((1e12 + 4e9) / network / 3600)
+
+
+def _same(one: PostCrawlPlan, other: PostCrawlPlan) -> bool:
+    return (one.instance, one.machines) == (other.instance, other.machines)
+
+
+def test_hours_and_dollars_of_a_store_that_limits_requests() -> None:
+    """Each step takes the longer of its hours and those of its requests, and all machines wait."""
+    costs = post_crawl_costs(4e13, load())
+    plans = post_crawl_plans(4e13, load())
+    (plan,) = (one for one in plans if (one.machines, one.instance) == (12, "m5.8xlarge"))
+    assert plan.total_hours < 7 < 70 < costs.hours_of_requests < plan.one_prefix_hours
+    waiting = plan.one_prefix_hours - plan.total_hours
+    assert plan.one_prefix_cost == pytest.approx(plan.cost + waiting * 12 * 1.54)
+    enough = load()
+    enough["post_crawl"]["gets_per_prefix_s"] *= plan.prefixes
+    (spread,) = (one for one in post_crawl_plans(4e13, enough) if _same(one, plan))
+    assert spread.one_prefix_hours == pytest.approx(plan.total_hours)
+    enough["post_crawl"]["gets_per_prefix_s"] *= 1 - 1 / plan.prefixes
+    (spread,) = (one for one in post_crawl_plans(4e13, enough) if _same(one, plan))
+    assert spread.one_prefix_hours > plan.total_hours
+    text = typed("plan", "--post-crawl", "40TB")[0]
+    assert (
+        f"| {plan.prefixes} | {plan.one_prefix_hours:.2f} h | ${plan.one_prefix_cost:,.2f} |"
+        in text
+    )
+
+
+def test_a_table_has_the_numbers_of_the_json() -> None:
+    (found,) = json.loads(typed("plan", "--post-crawl", "40TB", "--json")[0])["post_crawl"]
+    text = typed("plan", "--post-crawl", "40TB")[0]
+    for plan in found["plans"]:
+        assert plan["cost"] == pytest.approx(plan["machine_cost"] + found["request_cost"])
+        assert f"| {plan['total_hours']:.2f} h | ${plan['cost']:,.2f} |" in text or (
+            f"{plan['total_hours'] * 60:.1f} min | ${plan['cost']:,.2f} |" in text
+        )
+    for run in found["runs"].values():
+        assert f"| {run['gets']:,.0f} | {run['heads']:,.0f} | {run['lists']:,.0f} |" in text
+    assert "Not included: " in text and "both, until the old files are deleted | 72.0 TB |" in text
+    documents = json.loads(typed("plan", "--documents", "--json")[0])["documents"]
+    assert documents["measured"][0]["cost"] == pytest.approx(
+        documents["measured"][0]["machine_cost"] + documents["request_cost"]
+    )
+    assert documents["published"][0]["cost"] == documents["published"][0]["machine_cost"]
+
+
+def test_a_pilot_has_digits_and_units(tmp_path: Path) -> None:
+    rates = tmp_path / "rates.toml"
+    rates.write_text("[post_crawl]\nbytes_per_file = 589050\nmachines = [1]\n")
+    text = typed("plan", "--post-crawl", "7.0686MB", "--rates", rates)[0]
+    assert text.startswith("7.1 MB of WARC files, 283 captures.")
+    for small in ("0.0 TB", "$0.00 ", "<0.01", "| 0 GB", "0.0 GB"):
+        assert small not in text
+    assert dollars(0.00003361) == "0.000034" and dollars(0) == "0.00"
+    assert (dollars(0.5), dollars(1234.5)) == ("0.50", "1,234.50")
+
+
+def test_time_to_load_is_said_to_be_without_reading() -> None:
+    text = typed("plan", "--captures", "1.6e9")[0]
+    assert "| one machine with LMDB: time to load, plus reading | 4.9 h |" in text
+    assert "Not included: reading the archives" in text
 
 
 def test_a_quarter_of_the_measured_captures_becomes_revisits(tmp_path: Path) -> None:
@@ -239,7 +323,7 @@ def test_the_picture_is_svg_with_a_line_for_each_kind(tmp_path: Path) -> None:
     typed("plan", "--documents", "--svg", tmp_path / "plan.svg")
     rows = documents.measured_fleets(load())
     text = (tmp_path / "plan.svg").read_text()
-    assert text == picture(rows, documents.fixed_costs(load()).request_cost)
+    assert text == picture(rows)
     top = ET.fromstring(text)
     lines = [one for one in top.iter("{http://www.w3.org/2000/svg}path") if one.get("stroke")]
     assert len(lines) == 8
@@ -256,7 +340,7 @@ def test_the_file_of_the_docs_is_taken(tmp_path: Path) -> None:
     (tmp_path / "rates.toml").write_text(example)
     out, _ = typed("plan", "--post-crawl", "40TB", "--rates", tmp_path / "rates.toml")
     assert "| 12 | ours | 25 |" in out and "not measured there" not in out
-    assert "Assumed: 40 kB a capture, 45% of them duplicates, 35% of the bytes saved" in out
+    assert "Assumed: 40.0 kB a capture, 45% of them duplicates" in out
 
 
 def test_docs_have_the_output_of_the_command() -> None:
@@ -267,5 +351,5 @@ def test_docs_have_the_output_of_the_command() -> None:
     for command, block in blocks:
         assert typed(*shlex.split(command))[0].rstrip("\n") == block.strip("\n")
     rows = documents.measured_fleets(load())
-    drawn = picture(rows, documents.fixed_costs(load()).request_cost)
+    drawn = picture(rows)
     assert (ROOT / "docs" / "scale.svg").read_text() == drawn
