@@ -18,7 +18,7 @@ from dedupindex.runtime.tables import printable
 LOGGER = logging.getLogger("dedupindex.server")
 _TRACE = 4000  # characters of a stack trace, its last
 _REPEAT = 60.0  # seconds
-_unavailable: dict[str, float] = {}  # when the last line was logged, by code
+_logged: dict[str, float] = {}  # when the last line on 503 was, by code
 
 
 class _OneLine(logging.Formatter):
@@ -101,12 +101,12 @@ def report(error: BaseException, environ: Mapping[str, Any]) -> None:
     _log(logging.ERROR, "defect", environ, f"{request_line(environ)}: {trace}", {"trace": trace})
 
 
-def unavailable(code: str, message: str, environ: Mapping[str, Any]) -> None:
-    """Log why a request is answered 503; of those with the same code one in a minute."""
+def log_unavailable(code: str, message: str, environ: Mapping[str, Any]) -> None:
+    """Log why a request, or a lookup in it, is answered 503; one of a code in a minute."""
     now = time.monotonic()
-    if now - _unavailable.get(code, -_REPEAT) < _REPEAT:
+    if now - _logged.get(code, -_REPEAT) < _REPEAT:
         return
-    _unavailable[code] = now
+    _logged[code] = now
     text = f"{request_line(environ)} answered 503 {code}: {message}"
     _log(logging.ERROR, "unavailable", environ, text, {"code": code, "message": message})
 

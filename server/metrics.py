@@ -37,7 +37,7 @@ from dedupindex.index.shared_filter import FilterStatus
 from dedupindex.lookup.decide import Strategy
 from server.config import COUNT_EVERY, RECORDS_CRAWL
 from server.live_index import LiveIndex
-from server.logs import report, unavailable
+from server.logs import log_unavailable, report
 from server.responses import ERRORS, Reply, code_of, error_reply
 from server.routes import ROUTES
 
@@ -121,8 +121,7 @@ class Metrics:
         code, message = "internal", ERRORS["internal"][1]
         if isinstance(error, DedupError):
             code, message = code_of(error), str(error)
-            if ERRORS[code][0] == HTTPStatus.SERVICE_UNAVAILABLE and code != "overloaded":
-                unavailable(code, message, environ)
+            log_outage(code, message, environ)
         else:
             report(error, environ)
         self.error(code)
@@ -165,6 +164,12 @@ class Metrics:
     def totals(self) -> list[int]:
         """Return the sums of the cells of all workers."""
         return [sum(self._all[cell :: self._size]) for cell in range(self._size)]
+
+
+def log_outage(code: str, message: str, environ: Mapping[str, Any]) -> None:
+    """Log an error that an operator must mend, if its code is of such."""
+    if ERRORS[code][0] == HTTPStatus.SERVICE_UNAVAILABLE and code != "overloaded":
+        log_unavailable(code, message, environ)
 
 
 class _Collector(Collector):

@@ -11,6 +11,8 @@ from dedupindex.runtime.scratch_database import open_scratch
 
 KEYS_IN_MEMORY = 200_000  # about 60 MB
 
+_MOST = (1 << 62) - 1  # larger sums are this, so that SQLite can add two
+
 Row = tuple[bytes, tuple[int, ...]]
 
 
@@ -25,7 +27,7 @@ class Sums:
         columns = [f"c{number}" for number in range(width)]
         self._database.execute(f"CREATE TABLE sums (key BLOB PRIMARY KEY, {', '.join(columns)})")
         marks = ", ".join("?" * (width + 1))
-        added = ", ".join(f"{column} = {column} + excluded.{column}" for column in columns)
+        added = ", ".join(f"{name} = min({name} + excluded.{name}, {_MOST})" for name in columns)
         self._upsert = f"INSERT INTO sums VALUES ({marks}) ON CONFLICT (key) DO UPDATE SET {added}"
 
     def __del__(self) -> None:
@@ -61,6 +63,6 @@ class Sums:
             yield key, tuple(sums)
 
     def _spill(self) -> None:
-        rows = ((key, *sums) for key, sums in self._sums.items())
+        rows = ((key, *(min(amount, _MOST) for amount in sums)) for key, sums in self._sums.items())
         self._database.executemany(self._upsert, rows)
         self._sums = {}

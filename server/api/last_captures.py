@@ -25,6 +25,7 @@ from dedupindex.lookup.params import (
 from server.api.request_body import LINES_TYPES, load_json, media_type, read_body
 from server.api.request_fields import prefers_text, query_string, schemas_of
 from server.live_index import LiveState
+from server.metrics import log_outage
 from server.responses import JSON, LINES, OK, TEXT, RequestError, code_of, error_object, response_of
 from server.routes import Route
 from server.services import Handlers
@@ -119,6 +120,7 @@ class LastCaptures(Handlers):
             own = params_from_json(content, LAST_PARAMETERS)
             return last_as_json(self._find(state, {**defaults, **own}))
         except DedupError as error:
+            log_outage(code_of(error), str(error), request.environ)
             return error_object(code_of(error), str(error), line)
 
 

@@ -31,9 +31,11 @@ from dedupindex.urlkey import urlkey
 from server.api.request_body import line_chunks, load_json
 from server.config import Config
 from server.live_index import LiveIndex, LiveState, Opened
-from server.metrics import CELLS, HIT, MISS, Metrics
+from server.metrics import CELLS, HIT, MISS, Metrics, log_outage
 from server.responses import RequestError, code_of, error_object
 from server.worker_crawls import Crawls, failed_lookup, lookup_row, plain_covers
+
+_BATCH = {"REQUEST_METHOD": "POST", "PATH_INFO": "/lookup"}  # of a request, for the log
 
 EXPLAINED = 100  # lookups of a request
 BATCH_READS = 100 * CONDITIONAL_LIMIT  # captures that conditions may refuse, in a batch
@@ -209,6 +211,7 @@ class Batch:
                 answers.count(started, len(lookups))
             except DedupError as error:  # of the index: "no duplicate" would be wrong
                 code = code_of(error)
+                log_outage(code, str(error), _BATCH)
                 self._count_failed(asked, len(lookups))
                 found = [orjson.dumps(error_object(code, str(error), line)) for line in numbers]
                 cells = Counter({CELLS[code]: len(lookups)})
@@ -356,6 +359,7 @@ class _Answers:
             return UNKNOWN
         except DedupError as error:
             code = code_of(error)
+            log_outage(code, str(error), _BATCH)
             self.cells[CELLS[code]] += 1
             self._count_failure(asked)
             return orjson.dumps(error_object(code, str(error), place if self._lines else 0))

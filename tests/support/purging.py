@@ -10,6 +10,7 @@ from dedupindex.capture import Capture, Evidence, RefersTo, Revisit
 from dedupindex.index import open_index
 from dedupindex.index.engine import IndexedContainer, Load
 from dedupindex.index.format.cells import ContainerRef, encode, encode_revisit
+from dedupindex.index.format.file_names import is_whole
 from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
@@ -71,7 +72,7 @@ def load(
         containers = [
             IndexedContainer(place.container, 1, "", 1, place.crawl)
             for place in places
-            if place.container.startswith("/")
+            if is_whole(place.container)
         ]
         numbers = [(number, place) for place, number in places.items()]
         own_digests = not any(capture.also for capture in captures)

@@ -53,7 +53,7 @@ ALSO, BEFORE, SEVERAL, SPARE, READ, GONE = 0x80, 0x08, 0x80, 0x80, 0x04, 0x08
 DEPENDENT = 0xFF  # first byte of a dependent, greater than that of any entry: they follow copies
 UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
 UNKNOWN_OFFSET = 0xFFFFFFFFFF
-_MOST_SIZE, _MOST_STATUS = (1 << 63) - 1, 0xFFFF  # greater ones are not known
+_MOST_SIZE, _MOST_STATUS = (1 << 48) - 1, 0xFFFF  # greater ones are not known
 LOW = 0xFFFFFFFF
 SEAL = 4  # bytes of the checksum behind what is stored
 SOUND = 0x2144DF1C  # CRC-32 of anything that ends with its own CRC-32
@@ -74,6 +74,11 @@ _LONGEST = 4096  # bytes of one extra
 _EMPTY = Digest("sha1", b"")
 
 DIGEST_KEY = [1] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm -> bytes in a key
+
+
+def known_status(status: int) -> int:
+    """Return a status, or 0, which is not known, if it has no room."""
+    return status if 0 <= status <= _MOST_STATUS else 0
 
 
 def sealed(key: bytes, value: bytes) -> bytes:
@@ -220,8 +225,7 @@ def encode(capture: Capture, container: int, *, etag: bool = False, also: bool =
 def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: bool) -> bytes:
     items = []
     if capture.status != 200:
-        known = 0 <= capture.status <= _MOST_STATUS
-        items.append((_STATUS, _SHORT.pack(capture.status if known else 0)))
+        items.append((_STATUS, _SHORT.pack(known_status(capture.status))))
     if len(capture.date) != 20:
         items.append((_FRACTION, capture.date[20:-1]))
     if record_id:

@@ -29,6 +29,7 @@ from dedupindex.index.format.cells import (
     DIGEST_KEY,
     Keys,
     digest_prefix,
+    known_status,
     urlkey_hash,
 )
 from dedupindex.index.format.fast_answer import BROKEN
@@ -75,7 +76,7 @@ class Visit(NamedTuple):
             VISIT,
             inverted.to_bytes(6, "big"),
             _REVISIT if self.revisit else 0,
-            self.status & 0xFFFF,
+            known_status(self.status),
         )
         etag, modified = _kept(self.etag), _kept(self.last_modified)
         return b"".join(

@@ -726,6 +726,11 @@ def test_visits_are_read_as_they_were_written(item: Capture, revisit: bool) -> N
     assert read == visit._replace(date=second)
 
 
+def test_a_status_without_room_is_not_known() -> None:
+    visit = Visit(URL.encode(), b"2024-03-01T00:00:00Z", sha1(1), 65_736, b'"x"')
+    assert Visit.parse(visit.body()).status == 0
+
+
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 9), st.booleans()), max_size=12))
 def test_the_last_visit_and_the_last_with_validators_are_kept(
     seen: list[tuple[int, int, bool]],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from threading import Thread
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,3 +45,11 @@ def test_another_thread_may_collect_it() -> None:
     thread.start()
     thread.join()
     assert not held
+
+
+@pytest.mark.parametrize("in_memory", [1, 10])
+def test_sums_too_large_for_sqlite_are_the_largest_that_it_has(in_memory: int) -> None:
+    sums = Sums(1, keys_in_memory=in_memory)
+    for key in (b"a", b"b") * 20:
+        sums.add(key, 10**18 - 1)
+    assert [sum_ for _, (sum_,) in sums.items()] == [(1 << 62) - 1] * 2
