@@ -97,10 +97,10 @@ class StoredArchive:
         return self._compared("dry_run")
 
     def rewrite(self) -> StoreTraffic:
-        """Each file is read, its originals, and then the result that was written."""
+        """Writing is tried; each file is read, its originals, and then the result of it."""
         back = StoreTraffic(
             self.written, self.written, self.files * self._whole(self.result), 0, 0,
-            self.files * self._puts(self.result),
+            self.files * self._puts(self.result) + 1,
         )  # fmt: skip
         return self._compared("rewrite") + back
 
@@ -149,8 +149,8 @@ class StoredArchive:
         )  # fmt: skip
 
     def _originals(self, heads: float) -> StoreTraffic:
-        """Each is one request; so is the beginning of a file that has some, when it is opened."""
-        return StoreTraffic(self.others_read, 0, self.copies + self.openings, heads, 0, 0)
+        """Each is one request."""
+        return StoreTraffic(self.others_read, 0, self.copies, heads, 0, 0)
 
     def _blocks_of_originals(self) -> StoreTraffic:
         """The first block of a file is read, and those with its originals, but none twice."""

@@ -32,6 +32,7 @@ from dedupindex.runtime.atomic_replace import CopiedRange
 LARGE = 2 * PART  # bytes; a smaller object is written by one request
 _MOST_PARTS = 9_000  # S3 takes 10,000
 _FOLLOWS = 16  # bytes after a record, such as "WARC/1.0"
+_FRAME = b"\x28\xb5\x2f\xfd"  # how a record in zstd begins
 _SKIPPABLE = b"\x5d\x2a\x4d\x18"  # how a .zst with a dictionary begins; its length follows
 
 
@@ -201,24 +202,25 @@ class PartialCopy:
         self.file.close()
 
     def need(self, offset: int, count: int) -> None:
-        """Read a range, what shows that a record follows it, and a zstd file's dictionary.
+        """Read a range, what shows that a record follows it, and the dictionary of one in zstd.
 
         Raises `BadSource`.
         """
-        if not self._started:
+        record = self._read(offset, count + _FOLLOWS)
+        if record[:4] in (_FRAME, _SKIPPABLE) and not self._started:
             self._started = True
             start = self._read(0, min(8, self.size))
             if start[:4] == _SKIPPABLE:
                 self._read(0, 8 + int.from_bytes(start[4:8], "little"))
-        self._read(offset, count + _FOLLOWS)
 
     def _read(self, offset: int, count: int) -> bytes:
-        """Copy a range, and return its last piece."""
-        end, data = min(offset + count, self.size), b""
+        """Copy a range, and return its first piece."""
+        end, first = min(offset + count, self.size), b""
         while offset < end:
             data = self._remote.range(min(MOST, end - offset), offset)
             if not data:
                 raise BadSource(f"{self._remote.name} became shorter while it was read")
             os.pwrite(self.file.fileno(), data, offset)
+            first = first or data
             offset += len(data)
-        return data
+        return first
