@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 _NONE: frozenset[int] = frozenset()
+_RESOLVED = 1 << 18  # paths whose targets are kept
 _IN_WACZ = "/archive/"  # between the name of a WACZ and that of a file in it
 
 
@@ -38,6 +40,19 @@ def spellings(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((text, os.path.abspath(text), os.path.realpath(text))))
 
 
+def is_too_wide(text: str) -> bool:
+    """Return whether a directory that a user typed is the root, or a whole store.
+
+    So `"$DIR/"` does not mean all files there are if the variable is not set.
+    """
+    if not text.endswith("/"):
+        return False
+    scheme, mark, rest = text.partition("://")
+    if mark and scheme:
+        return not rest.strip("/")
+    return not all(spelled.rstrip("/") for spelled in spellings(text))
+
+
 class ContainerNames:
     """Names of containers as a user typed them; one that ends with / means all files below it.
 
@@ -48,6 +63,8 @@ class ContainerNames:
         self._whole = defaultdict[str, set[int]](set)  # by all spellings
         self._last = defaultdict[str, set[int]](set)  # by their last names, those with directories
         self._below = defaultdict[str, set[int]](set)  # directories, without the slash
+        self._local = any("/" in text and "://" not in text for text in texts)
+        self._real = lru_cache(_RESOLVED)(os.path.realpath)  # a purge asks for each capture
         for at, text in enumerate(texts):
             for spelled in spellings(text):
                 if text.endswith("/"):
@@ -62,25 +79,28 @@ class ContainerNames:
         last = last_name(name)
         found = self._exact(name)
         found |= self._last.get(name, _NONE) | self._whole.get(last, _NONE)
-        if name.startswith("/") and (self._below or last in self._last):
-            found |= self._exact(os.path.realpath(name))
+        if self._is_path(name) and (self._below or last in self._last):
+            found |= self._exact(self._real(name))
         return found
 
     def note_below(self, names: Iterable[str]) -> None:
         """Take the last names of containers that are below one of the directories."""
         for name in names if self._below else ():
-            whole = {name, os.path.realpath(name)} if name.startswith("/") else {name}
+            whole = {name, self._real(name)} if self._is_path(name) else {name}
             if found := set[int]().union(*map(self._above, whole)):
                 self._last[last_name(name)] |= found
+
+    def _is_path(self, name: str) -> bool:
+        """Return whether links in a name matter: no link leads from a path to a store."""
+        return self._local and name.startswith("/")
 
     def _exact(self, name: str) -> set[int]:
         return self._above(name) | self._whole.get(name, _NONE)
 
     def _above(self, name: str) -> set[int]:
-        """Return the positions of the directories that a file is in or below."""
+        """Return the positions of the directories that a file is in or below, but for the root."""
         found, rest = set[int](), name if self._below else ""
-        while rest:
-            rest = rest.rpartition("/")[0]
+        while rest := rest.rpartition("/")[0]:
             found |= self._below.get(rest, _NONE)
         return found
 

@@ -459,6 +459,6 @@ def _taken(
         name = reading.container_name(container_of(entry))
         texts = resolved.texts_of(name) if name and entry[0] & 3 != NAMED else []
         if texts:
-            resolved.found.add(texts[0])
+            resolved.found.update(texts)
             taken.append(entry)
     return taken

@@ -11,7 +11,12 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
 from dedupindex.index.engine import IndexedContainer, View
 from dedupindex.index.format import cells
-from dedupindex.index.format.file_names import ContainerNames, files_of, last_name
+from dedupindex.index.format.file_names import (
+    ContainerNames,
+    files_of,
+    is_too_wide,
+    last_name,
+)
 from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED
@@ -52,6 +57,12 @@ class Target:
         given = self.captures if self.kind is TargetKind.CAPTURE else self.texts
         if not given or not all(self.texts):
             raise BadInput(f"name the {self.kind.value}")
+        for text in self.texts if self.kind is TargetKind.CONTAINER else ():
+            if is_too_wide(text):
+                raise BadInput(
+                    f"{text} would mean all files that there are: name a directory below / or a "
+                    "bucket of a store"
+                )
 
     @property
     def has_urls(self) -> bool:

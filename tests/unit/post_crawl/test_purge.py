@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -306,6 +308,25 @@ def test_a_directory_means_all_files_below_it(tmp_path: Path, engine: str, below
     assert f"did you mean {below}?" in messages
 
 
+@pytest.mark.parametrize("text", ["/", "//", "/w/../", "s3://", "s3:///", "here/root/"])
+def test_the_root_is_no_directory_to_purge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """As of `--container "$DIR/"` with a variable that is not set."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/root").symlink_to("/")
+    monkeypatch.chdir(tmp_path)
+    index = begin(tmp_path)
+    names = ("/w/a.warc.gz", "s3://bucket/b.warc.gz", "c.warc.gz")
+    load(index, [capture(n, URLS[0], 1, container=name) for n, name in enumerate(names)])
+    before = held(index)
+    for words in (["impact"], ["purge"], ["purge", "--force"]):
+        said = typed(words[0], index, *words[1:], "--container", text, status=4)[1]
+        assert "name a directory below /" in said, words
+    assert held(index) == before and len(before) == 3
+    assert not any(map(ContainerNames(("/", "//")).meaning, names))
+
+
 def test_names_of_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "real").mkdir()
@@ -319,6 +340,37 @@ def test_names_of_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("s3://bucket/x/c.gz", {4}), ("s3://bucket/xy/c.gz", set()), ("s3://bucket/x", set()),
     ):  # fmt: skip
         assert names.meaning(name) == meant, name
+
+
+def test_links_are_followed_once_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A purge asks for the file of each capture, while it writes."""
+    asked, realpath = Counter[str](), os.path.realpath
+
+    def counted(path: str) -> str:
+        asked[path] += 1
+        return realpath(path)
+
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.setattr(os.path, "realpath", counted)
+    files = [f"{tmp_path}/link/{number}.gz" for number in range(3)]
+    names = ContainerNames([f"{tmp_path}/real/"])
+    asked.clear()
+    names.note_below(files)
+    assert [names.meaning(file) for file in files * 5] == [{0}] * 15
+    assert asked == Counter(files)
+    names = ContainerNames(["s3://bucket/warcs/", "s3://bucket/0.gz"])
+    asked.clear()
+    names.note_below(files)
+    assert not any(map(names.meaning, files)) and not asked
+
+
+def test_a_directory_and_a_file_in_it_are_both_found_in_crawls(tmp_path: Path) -> None:
+    index, file = begin(tmp_path), "/w/2020/new.warc.gz"
+    with closing(LmdbStore(index)) as store:
+        report(store, "open", capture(21, URLS[0], 1, container=file))
+    target = ("--container", "/w/2020/", "--container", file)
+    found = json.loads(typed("impact", index, *target, "--json")[0])
+    assert found["unmerged"] == 1 and found["not_found"] == []
 
 
 def test_many_containers_are_found_in_many() -> None:
