@@ -224,20 +224,25 @@ def _put_results(
         )
         sent = sent_requests(requests)
     warn(done.problems)
+    places = " ".join(map(redacted, options["instead_of"]))
     if done.remaining:
         files = singular(f"{len(done.remaining):,} files")
         say(
             f"warning: no SOURCE has the result of {files} that the index has, and goes on "
             f"answering with, such as {printable(done.remaining[0])}"
         )
+    elif not done.replaced:
+        say(f"warning: nothing was replaced: the index had no file of these names in {places}")
     content = {
-        "read": done.read, "problems": len(done.problems), "remaining": done.remaining,
-        **sent.as_json(),
+        "read": done.read, "replaced": done.replaced, "problems": len(done.problems),
+        "remaining": done.remaining, **sent.as_json(),
     }  # fmt: skip
-    places = " ".join(map(redacted, options["instead_of"]))
     read = singular(f"read {done.read:,} files")
-    print_result(content, [f"{index_name(index)}: {read} in place of those in {places}",
-                           *sent.lines()])  # fmt: skip
+    replaced = singular(f"replaced {done.replaced:,} files")
+    print_result(
+        content,
+        [f"{index_name(index)}: {read} in place of those in {places}; {replaced}", *sent.lines()],
+    )
     return status_7("damaged or unreadable data was left out") if done.problems else 0
 
 

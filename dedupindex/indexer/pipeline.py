@@ -64,7 +64,8 @@ class Build:
     replace: bool = False
     resume: bool = False
     reread: bool = False  # read known containers again, for another crawl if it is one
-    dropped: frozenset[str] = frozenset()  # other containers, whose captures are removed
+    # by source, other containers whose captures are removed, if the source can be read
+    instead_of: Mapping[str, frozenset[str]] = field(default_factory=dict)
     jobs: int = 1
     crawl: str = ""
     spark: str = ""  # master of the Spark cluster that reads the containers
@@ -159,6 +160,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
         _check_read(job, done, problems)
         read = _owe_comparison(job, done)
+        plan.dropped |= _replaced(job, done, problems)
         outcome, removed, unconfirmed = _load(job, plan, staging, done, cluster, on_progress)
         disproved = disproved_reports.settle(job.index, read)
         staging.clear()
@@ -403,10 +405,10 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:
     ):
         plan = make_plan(
             found, view, replace=job.replace, reread=job.reread, jobs=job.jobs, done=names,
-            dropped=job.dropped, crawl=job.crawl,
+            drops=any(job.instead_of.values()), crawl=job.crawl,
             index=job.engine if is_cluster(job.engine) else str(job.index),
         )  # fmt: skip
-        if view is not None and not (job.crawl or job.dropped or is_cluster(job.engine)):
+        if view is not None and not (job.crawl or job.instead_of or is_cluster(job.engine)):
             plan.reported = crawls_of_files(plan, view)
         return plan
 
@@ -480,6 +482,21 @@ def _load(
             counted = not job.settings.also_digest
             removed = max(held + outcome.added - _originals(engine), 0) if counted else None
         return outcome, removed, unconfirmed
+
+
+def unusable(problems: Iterable[Problem]) -> set[str]:
+    """Return the names of containers that have a problem at their beginning, or as a whole."""
+    return {problem.container for problem in problems if problem.offset <= 0}
+
+
+def _replaced(job: Build, done: list[Staged], problems: list[Problem]) -> set[str]:
+    """Return the containers of `Build.instead_of` in whose place others were read.
+
+    What stands for a container that could not be read stays as it is.
+    """
+    read = {container.name for staged in done for container in staged.containers
+            if container.records} - unusable(problems)  # fmt: skip
+    return {name for source in read for name in job.instead_of.get(source, ())}
 
 
 def _originals(engine: Engine) -> int:

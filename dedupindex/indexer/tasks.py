@@ -61,16 +61,17 @@ def make_plan(
     crawl: str = "",
     index: str,
     done: dict[str, tuple[int, int]],
-    dropped: frozenset[str] = frozenset(),
+    drops: bool = False,
 ) -> BuildPlan:
     """Divide the containers that were found into tasks, of a build of `index`, as commands name it.
 
     `done` maps the containers that an interrupted run of this build has staged to size and time of
-    change; captures of containers in `dropped` are removed, and with `reread` those of containers
-    that are read again for another `crawl`. Before anything is read, raises `BadSource`,
-    `ContainerChanged`, or `BadInput` for containers that would leave their crawl.
+    change; with `reread`, captures of containers that are read again for another `crawl` go.
+    `drops` says that those of other containers are to be removed, too: then known ones are read
+    again, as with `reread`. Before anything is read, raises `BadSource`, `ContainerChanged`, or
+    `BadInput` for containers that would leave their crawl.
     """
-    plan = BuildPlan(dropped=set(dropped))
+    plan = BuildPlan()
     inputs, known = [], list[Input]()  # `known` could be left unread
     moved = dict[str, str]()  # known ones -> their other crawl
     replaced = defaultdict[str, list[str]](list)  # by their crawl
@@ -97,8 +98,9 @@ def make_plan(
     _check_complete(done, found_names)
     _check_crawls(replaced, crawl, index)
     plan.dropped.update(chain.from_iterable(replaced.values()))
-    plan.known += _pass_known(expanded, None if reread or plan.dropped else view)
-    inputs += _read_again(plan, known, moved, reread=reread)
+    drops = drops or bool(plan.dropped)
+    plan.known += _pass_known(expanded, None if reread or drops else view)
+    inputs += _read_again(plan, known, moved, reread=reread, drops=drops)
     plan.tasks = _divide(inputs, jobs)
     return plan
 
@@ -127,14 +129,14 @@ def _is_unchanged(found: Input, before: IndexedContainer) -> bool:
 
 
 def _read_again(
-    plan: BuildPlan, known: list[Input], moved: dict[str, str], *, reread: bool
+    plan: BuildPlan, known: list[Input], moved: dict[str, str], *, reread: bool, drops: bool
 ) -> list[Input]:
     """Return the known containers that are read; note those that are moved or left out."""
     if reread:
         plan.dropped.update(moved)
         return known
     again = []
-    if plan.dropped:  # captures that lost to removed ones must be read again
+    if drops:  # captures that lost to removed ones must be read again
         again = [item for item in known if item.name not in moved]
     plan.known += len(known) - len(again)
     plan.elsewhere.update(moved.values())

@@ -36,6 +36,7 @@ from dedupindex.object_store.glob import (
 from dedupindex.object_store.read_object import RemoteFile, open_anywhere
 from dedupindex.object_store.replace_object import locked_prefix, replace_object
 from dedupindex.object_store.store_address import (
+    check_address,
     check_path,
     is_remote,
     local,
@@ -60,9 +61,9 @@ from dedupindex.object_store.write_object import (
 
 __all__ = [
     "AT_ONCE", "CountedRequests", "FoundObject", "ObjectFacts", "PartialCopy", "RemoteEntry",
-    "RemoteFile", "TaskRequests", "add_task_requests", "check_creatable", "check_path",
-    "check_reader", "check_writable", "copy_object", "copy_source", "counted_requests",
-    "counting_task", "create_object", "download", "facts", "facts_or_none", "fetched",
+    "RemoteFile", "TaskRequests", "add_task_requests", "check_address", "check_creatable",
+    "check_path", "check_reader", "check_writable", "copy_object", "copy_source",
+    "counted_requests", "counting_task", "create_object", "download", "facts", "facts_or_none", "fetched",
     "find_objects", "in_same_store", "is_lasting", "is_many", "is_object", "is_remote",
     "list_directory", "local", "locked_prefix", "meant_address", "open_anywhere", "redacted",
     "remove_object", "replace_object", "task_rows", "try_writing", "upload", "with_retries",

@@ -76,7 +76,7 @@ def meant_address(path: str) -> str:
     return f"{match[1].lower()}://{path[match.end() :]}"
 
 
-def check(address: str) -> None:
+def check_address(address: str) -> None:
     """Raise `BadSource` for an address with a password: command lines are visible to all users.
 
     Also for one whose scheme is not in lower case, which no file system has.

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dedupindex.errors import SOURCE_ERRORS, BadInput, BadSource, StoreUnavailable, to_install
 from dedupindex.object_store.count_requests import counting_session
-from dedupindex.object_store.store_address import S3, WEB, check, redacted, scheme_of
+from dedupindex.object_store.store_address import S3, WEB, check_address, redacted, scheme_of
 
 TRIES, TIMEOUT = "DEDUPINDEX_REMOTE_TRIES", "DEDUPINDEX_REMOTE_TIMEOUT"
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 20.0  # seconds before a retry
@@ -111,7 +111,7 @@ def limits() -> RetryLimits:
 
 def store_of(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and the path in it; raises `BadSource`."""
-    check(address)
+    check_address(address)
     try:
         from fsspec.core import url_to_fs  # an optional package
 

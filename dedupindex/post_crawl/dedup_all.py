@@ -498,11 +498,12 @@ class _DedupRun:
             of_names = [file.path for file in files if os.path.basename(file.name) in names]
             changed = [ChangedFile(path, path) for path in of_names]
             others = [file.path for file in files if os.path.basename(file.name) not in names]
-        self._report.indexed, problems = update_index(
+        updated = update_index(
             self._options.index, changed, others, self._options.jobs, self._progress,
             self._options.spark,
         )  # fmt: skip
-        for path, offset, message in problems:
+        self._report.indexed = updated.read
+        for path, offset, message in updated.problems:
             self._report.leave(path, message, offset)
 
 

@@ -63,7 +63,7 @@ _LISTS = re.compile(r"\.(log|cdxj?|json|parquet|sqlite|db)(\.[a-z0-9]+)*$", re.I
 _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
 _ARCHIVE = re.compile(r"\.w?arc(\.(gz|zst))?$", re.IGNORECASE)  # not its .md5, for example
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
-_NO_RECORD = "is named like an archive and does not begin with a record: its beginning is damaged"
+NO_RECORD = "is named like an archive and does not begin with a record: its beginning is damaged"
 _CRAWL_LOG = re.compile(r"crawl\.log(\.cp\d+-\d+)?(\.gz)?")  # Heritrix's, and its rotated parts
 _NO_LINE = "is named like a crawl log and does not begin with its lines: its beginning is damaged"
 _OF_CAPTURES = re.compile(r"\.(wacz|cdxj?|parquet|sqlite|db)(\.[a-z0-9]+)?$", re.IGNORECASE)
@@ -332,7 +332,7 @@ def _classify(path: str, name: str, wanted: frozenset[str], found: Expanded, pro
     elif kind in wanted or (not kind and not wanted & set(KINDS)):  # only a plugin may know it
         found.paths.append(path)
     elif not kind and "warc" in wanted and _ARCHIVE.search(name):
-        found.problems.append(Problem(path, 0, _NO_RECORD))
+        found.problems.append(Problem(path, 0, NO_RECORD))
     elif not kind and "crawllog" in wanted and _CRAWL_LOG.fullmatch(name):
         found.problems.append(Problem(path, 0, _NO_LINE))
     else:

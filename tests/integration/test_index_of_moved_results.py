@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dedupindex.indexer import stage
 from tests.integration.test_dedup_index import BODIES, captures, days
 from tests.support.commands import ended, typed
 from tests.support.local_spark import run_spark_here
@@ -155,3 +156,123 @@ def test_one_result_does_not_take_the_place_of_two_files(archive: Archive) -> No
     words = ("index", "--replace", archive.out, archive.index, "--instead-of", archive.set)
     _, messages = typed(*words, "--instead-of", archive.top / "other", status=4)
     assert "give each --instead-of with its own results" in messages
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory with a set of two files of a crawl, their results, and an index of the set."""
+    for day, host in ((3, "b"), (4, "c")):
+        write(tmp_path / f"set/{host}.warc.gz", day, BODIES, host)
+    index = tmp_path / "index"
+    typed("index", "--empty", "--all", index)
+    typed("index", "--add", "--crawl", "weekly", tmp_path / "set", index)
+    typed("dedup", tmp_path / "set", "--out", tmp_path / "smaller", "--jobs", "1")
+    return tmp_path
+
+
+def put(
+    top: Path, *words: object, status: int = 0, old: object = "set"
+) -> tuple[dict[str, Any], str]:
+    """Read the results in place of the set, or of `old`; return the report and the messages."""
+    sources = words or (top / "smaller",)
+    old = top / str(old) if old == "set" else old
+    line = ("index", "--replace", *sources, top / "index", "--instead-of", old, "--jobs", "1")
+    output, messages = typed(*line, "--json", status=status)
+    return json.loads(output) if output else {}, messages
+
+
+@pytest.mark.parametrize("name", ["smaller", "zmaller"])
+def test_results_that_were_added_for_no_crawl_get_that_of_the_old_files(
+    directory: Path, name: str
+) -> None:
+    """Whether their names come before those of the old files or not."""
+    (directory / "smaller").rename(directory / name)
+    typed("index", "--add", directory / name, directory / "index")
+    for _ in range(2):
+        report, _ = put(directory, directory / name)
+        assert report["remaining"] == [] and report["replaced"] == 2
+        result = str(directory / name / "b.warc.gz")
+        found = {(file, crawl) for _, _, file, crawl in captures(directory / "index")}
+        assert found == {(result, "weekly")}
+    typed("index", "--check", directory / "index")
+
+
+def test_update_index_of_results_that_were_added_for_no_crawl(directory: Path) -> None:
+    index, out = directory / "index", directory / "smaller"
+    typed("index", "--add", out, index)
+    words = ("dedup", directory / "set", "--out", out, "--index", index, "--update-index")
+    typed(*words, "--jobs", "1")
+    found = {(file, crawl) for _, _, file, crawl in captures(index)}
+    assert found == {(str(out / "b.warc.gz"), "weekly")}
+
+
+@pytest.mark.parametrize(
+    ("old", "message"),
+    [
+        ("{top}/sett", "the index has no file below {top}/sett, so nothing was read: is it the"),
+        ("", "--instead-of is empty"),
+        ("s3:/bucket/p", "did you mean s3://bucket/p?"),
+        ("S3://bucket/p", "did you mean s3://bucket/p?"),
+        ("{top}/s*", "give one directory or prefix, not a pattern"),
+        ("{top}/set/b.warc.gz", "it is a file of the index: give the directory"),
+    ],
+)
+def test_a_place_that_the_index_does_not_know_is_an_error(
+    directory: Path, old: str, message: str
+) -> None:
+    _, messages = put(directory, old=old.format(top=directory), status=4)
+    assert message.format(top=directory) in messages
+    assert days(directory / "index") == {("b", 3), ("c", 4)}
+    typed("index", "--add", directory / "smaller", directory / "index", "--crawl", "weekly")
+    if old.endswith("sett"):  # as in a repeated run, all results are known
+        report, messages = put(directory, old=old.format(top=directory))
+        assert report["replaced"] == 0 and "nothing was replaced" in messages
+
+
+def test_an_index_may_know_files_by_their_last_names(directory: Path) -> None:
+    typed("index", "--empty", "--all", directory / "other")
+    typed("corpus", directory / "set", "-o", directory / "set.cdxj", "--jobs", "1")
+    lines = (directory / "set.cdxj").read_text().replace(f"{directory}/set/", "")
+    (directory / "set.cdxj").write_text(lines)
+    typed("index", "--add", directory / "set.cdxj", directory / "other")
+    assert {file for _, _, file, _ in captures(directory / "other")} == {"b.warc.gz", "c.warc.gz"}
+    words = ("index", "--replace", directory / "smaller", directory / "other", "--instead-of")
+    output, _ = typed(*words, "/gone", "--jobs", "1")
+    assert "read 2 files in place of those in /gone; replaced 2 files" in output
+    assert days(directory / "other") == {("b", 3)}
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["directory", "files"])
+@pytest.mark.parametrize("damage", ["empty", "beginning", "first-record"])
+def test_captures_stay_if_a_result_cannot_be_read(
+    directory: Path, damage: str, named: bool
+) -> None:
+    result = directory / "smaller/c.warc.gz"
+    data = bytearray((directory / "set/c.warc.gz").read_bytes())
+    data[30:60] = bytes(30)
+    broken = {"empty": b"", "beginning": b"garbage!" * 20, "first-record": bytes(data)}
+    result.write_bytes(broken[damage])
+    sources = [result, directory / "smaller/b.warc.gz"] if named else []
+    report, messages = put(directory, *sources, status=7)
+    assert report["remaining"] == [str(directory / "set/c.warc.gz")] and report["replaced"] == 1
+    assert "the result of 1 file that the index has" in messages
+    assert messages.count(f"{result}") == 1
+    assert days(directory / "index") >= {("c", 4)}
+
+
+def test_what_changes_while_it_is_read_replaces_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = directory / "smaller/c.warc.gz"
+    opened = stage.open_source
+
+    def growing(path: str, *more: Any) -> Any:
+        source = opened(path, *more)
+        if path == str(result):
+            with open(result, "ab") as stream:
+                stream.write(b"more")
+        return source
+
+    monkeypatch.setattr(stage, "open_source", growing)
+    report, _ = put(directory, status=7)
+    assert report["remaining"] == [str(directory / "set/c.warc.gz")] and report["replaced"] == 1
