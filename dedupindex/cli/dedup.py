@@ -33,7 +33,7 @@ from dedupindex.cli.options import (
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import (
     check_outputs,
-    index_step,
+    index_steps,
     names_below,
     write_cdxj,
     write_offsets,
@@ -71,7 +71,7 @@ bin/rewrite ~/warcs.dedup/plan --commit            # discards the removed record
 """
 _PAGE = "docs/post-crawl.md#originals-outside-of-the-sources"
 _OUTDATED = f"repeat this with --update-index: the index is outdated ({_PAGE})"
-_REPLACED = f"an index that has these files is outdated: bin/index --replace {{}} INDEX ({_PAGE})"
+_REPLACED = f"an index that has these files is outdated: {{}} ({_PAGE})"
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
 _VERIFY = "verify: "
@@ -150,8 +150,8 @@ def command(
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
     commands = _next(report, out, chosen.spark)
-    step = _index_step(report, sources, out, chosen)
-    _print_report(report, options["index"], sent, commands, step)
+    steps = _index_steps(report, sources, out, chosen)
+    _print_report(report, options["index"], sent, commands, steps)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
     if html is not None:  # last: the report is printed even if the page cannot be written
@@ -160,7 +160,8 @@ def command(
 
 
 def _print_report(
-    report: DedupReport, index: Path | None, sent: SentRequests, commands: list[str], step: str
+    report: DedupReport, index: Path | None, sent: SentRequests, commands: list[str],
+    steps: list[str],
 ) -> None:  # fmt: skip
     warn(report.left)
     for finding in report.proof.named:
@@ -176,21 +177,23 @@ def _print_report(
         click.echo(as_called(line))
     if report.indexed is not None:
         click.echo(singular(f"{index}: read {report.indexed:,} files"))
-    elif step:
+        return
+    for step in steps:
         click.echo(as_called(f"next: {step}"))
 
 
-def _index_step(
+def _index_steps(
     report: DedupReport, sources: tuple[str, ...], out: Path | str | None, options: DedupOptions
-) -> str:
-    """Return what an index needs after a run, "" for nothing."""
+) -> list[str]:
+    """Return what an index needs after a run."""
     if not report.revisits or not report.proof.sound or report.dry_run:
-        return ""
+        return []
     if options.index:
-        return _OUTDATED
+        return [_OUTDATED]
     if out is None:
-        return _REPLACED.format(printable(shlex.join(sources)))
-    return index_step(str(out), report.roots, options.spark)
+        command = with_dictionaries(f"bin/index --replace {shlex.join(sources)} INDEX")
+        return [_REPLACED.format(printable(command))]
+    return index_steps(str(out), report.moved, options.spark)
 
 
 def _check(out: Path | str | None, in_place: bool, dry_run: bool, options: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 from dedupindex.capture import Problem
 from dedupindex.cli.common import warn
+from dedupindex.cli.options import with_dictionaries
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput
@@ -29,6 +31,7 @@ from dedupindex.runtime.tables import printable
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
 
+_MOST_STEPS, _MOST_RESULTS = 5, 20  # commands for an index, and results that one names
 _NO_NAME = "its captures are not in the CDXJ: its name is not UTF-8"
 
 
@@ -45,14 +48,38 @@ def check_outputs(paths: Iterable[Path | None]) -> None:
         check_writable(path)
 
 
-def index_step(results: str, places: Sequence[str], spark: str = "") -> str:
+def index_steps(out: str, files: Iterable[tuple[str, str]], spark: str = "") -> list[str]:
+    """Return what an index needs that has `files`, whose results are below `out` now.
+
+    These are pairs of a root and a name below it. If there are several roots, an index may have
+    files of one name below two of them: then each root, and directory below it, has a command
+    that names its results. If these are too many, one command names all roots; it is refused if
+    the index has two such files.
+    """
+    by_root = defaultdict[str, list[str]](list)
+    for root, name in sorted(files):
+        by_root[root].append(name)
+    if len(by_root) == 1:
+        return [index_step([out], list(by_root), spark)]
+    by_place = defaultdict[str, list[str]](list)
+    for root, names in by_root.items():
+        for name in names:
+            place = f"{root}/{os.path.dirname(name)}".rstrip("/")
+            by_place[place].append(f"{out.rstrip('/')}/{name}")
+    if len(by_place) > _MOST_STEPS or max(map(len, by_place.values()), default=0) > _MOST_RESULTS:
+        return [index_step([out], list(by_root), spark)]
+    return [index_step(results, [place], spark) for place, results in by_place.items()]
+
+
+def index_step(results: Sequence[str], places: Sequence[str], spark: str = "") -> str:
     """Return what an index needs that has files below `places`, which are elsewhere now."""
     of = " ".join(f"--instead-of {shlex.quote(redacted(place))}" for place in places)
     more = f" --spark {shlex.quote(spark)}" if spark else ""
+    named = " ".join(shlex.quote(redacted(result)) for result in results)
     return printable(
         "an index that has these files goes on answering with captures in "
-        f"{' '.join(map(redacted, places))}: before you delete anything there, bin/index --replace "
-        f"{shlex.quote(redacted(results))} INDEX {of}{more}"
+        f"{' '.join(map(redacted, places))}: before you delete anything there, "
+        + with_dictionaries(f"bin/index --replace {named} INDEX {of}{more}")
     )
 
 

@@ -13,11 +13,19 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import RESUMED, Command, count_lines, file_lines, print_result, say
-from dedupindex.cli.options import PATH, flag, option, results_of, shared_options, wants_json
+from dedupindex.cli.options import (
+    PATH,
+    flag,
+    option,
+    results_of,
+    shared_options,
+    wants_json,
+    with_dictionaries,
+)
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import (
     check_outputs,
-    index_step,
+    index_steps,
     names_below,
     write_cdxj,
     write_offsets,
@@ -70,7 +78,7 @@ _TRUSTED = (
     "DIR-OF-THE-OTHER-HOST"
 )
 _RESTORED = "next: an index that has these files is outdated: bin/index --replace FILE... INDEX"
-_REPLACED = f"{_RESTORED} (docs/post-crawl.md#originals-outside-of-the-sources)"
+_PAGE = "docs/post-crawl.md#originals-outside-of-the-sources"
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    # only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
@@ -147,7 +155,12 @@ def command(
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
-        then = f"next: {index_step(str(out), tops, spark)}" if out else _REPLACED
+        moved = [(one.root, one.name) for one in own.values()]
+        then = (
+            [f"next: {step}" for step in index_steps(str(out), moved, spark)]
+            if out
+            else [f"{with_dictionaries(_RESTORED)} ({_PAGE})"]
+        )
         status = _rewrite(job, jobs, sent, cluster, then)
     whole = dry_run or _write_lists([str(results)] if results else tops, offsets, cdxj, jobs)
     return status if whole else Damaged.exit_status
@@ -245,7 +258,11 @@ class _RewriteReport:
 
 
 def _rewrite(
-    job: RewriteJob, processes: int, requests: CountedRequests, cluster: Cluster | None, then: str
+    job: RewriteJob,
+    processes: int,
+    requests: CountedRequests,
+    cluster: Cluster | None,
+    then: list[str],
 ) -> int:
     totals, read = _RewriteReport(job), 0
     found, containers = totals.found, job.containers()
@@ -271,7 +288,7 @@ def _rewrite(
     sent = sent_requests(requests)
     lines = [*totals.lines(), *sent.lines()]
     if found.revisits and not job.dry:
-        lines.append(as_called(then))
+        lines += map(as_called, then)
     print_result({**totals.as_json(), **sent.as_json()}, lines)
     if in_zstd := zstd_text(found.originals_in_zstd, dry=job.dry):
         say(as_called(f"warning: {in_zstd}"))
@@ -313,7 +330,7 @@ def undo_all(
             shown = finished(results, "restoring", len(tasks), progress)
             status = print_restored(chain(not_restorable, shown))
         if tasks and not status and not wants_json():
-            click.echo(as_called(_RESTORED))
+            click.echo(as_called(with_dictionaries(_RESTORED)))
         return status
 
 

@@ -158,7 +158,7 @@ def _next(results: Sequence[Results], out: str) -> Iterator[str]:
     yield f"to compare them: bin/verify --against BEFORE{cut} {shlex.quote(again)} --records"
     below = cut if part.endswith("/") else cut.rpartition("/")[0]  # of one object, where it is
     places = [f"{one.store or os.path.abspath(one.directory)}{below}" for one in results]
-    yield f"next: {index_step(again, places)}"
+    yield f"next: {index_step([again], places)}"
 
 
 def _check_in_place(sets: list[Path], unreadable: list[Restored], jobs: int) -> int:

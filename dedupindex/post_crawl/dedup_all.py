@@ -166,7 +166,8 @@ def dedup(
         try:
             report = _DedupRun(found, options, work, say, on_progress).report()
             if options.out is not None and not options.dry:
-                report.comparable, report.roots = results_of_each(sources, found), roots
+                report.comparable = results_of_each(sources, found)
+                report.moved = [(file.root, file.name) for file in files]
             return report
         except KeyboardInterrupt:
             say(_interrupted(work, options))

@@ -196,7 +196,7 @@ class DedupReport:
     absent: list[MissingFile] = field(default_factory=list)
     unlisted: set[str] = field(default_factory=set)  # what was not copied and has no known size
     comparable: list[tuple[str, str]] = field(default_factory=list)  # see `results_of_each`
-    roots: list[str] = field(default_factory=list)  # below which the files were, if not in place
+    moved: list[tuple[str, str]] = field(default_factory=list)  # root and name, if not in place
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
     originals_in_zstd: int = 0  # revisits in other files of originals in files named .zst
     proof: Proof = field(default_factory=Proof)

@@ -6,9 +6,11 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import zstandard
 
 from dedupindex.indexer import stage
 from tests.integration.test_dedup_index import BODIES, captures, days
@@ -276,3 +278,45 @@ def test_what_changes_while_it_is_read_replaces_nothing(
     monkeypatch.setattr(stage, "open_source", growing)
     report, _ = put(directory, status=7)
     assert report["remaining"] == [str(directory / "set/c.warc.gz")] and report["replaced"] == 1
+
+
+@pytest.mark.parametrize("command", ["dedup", "rewrite"])
+def test_files_of_several_directories_have_a_command_each(directory: Path, command: str) -> None:
+    for day, name in ((2, "p/a"), (5, "q/b"), (6, "q/a"), (7, "q/below/d")):
+        write(directory / f"{name}.warc.gz", day, BODIES, chr(ord("a") + day))
+    index, out = directory / "index", directory / "o2"
+    typed("index", "--add", directory / "p", directory / "q", index)
+    sources = [directory / f"{name}.warc.gz" for name in ("p/a", "q/b")]
+    source: list[object] = [*sources]
+    if command == "rewrite":
+        typed("manifest", *sources, "-o", directory / "manifest")
+        typed("resolve", directory / "manifest", "-o", directory / "plan")
+        source = [directory / "plan"]
+    printed, _ = typed(command, *source, "--out", out, "--jobs", "1")
+    lines = [line for line in printed.splitlines() if line.startswith("next: ")]
+    assert len(lines) == 2
+    for line in lines:
+        words = shlex.split(line[line.index("/index --replace") :])[1:]
+        output, _ = typed("index", *(index if word == "INDEX" else word for word in words))
+        assert "read 1 file in place of those" in output and "replaced 1 file" in output
+    files = {file for _, _, file, _ in captures(index)}
+    assert f"{out}/a.warc.gz" in files and f"{directory}/q/a.warc.gz" in files
+    assert not files & set(map(str, sources))
+
+
+@pytest.mark.parametrize("how", ["--out", "--in-place"])
+@pytest.mark.parametrize("command", ["dedup", "rewrite"])
+def test_the_command_for_an_index_names_dictionaries(
+    directory: Path, command: str, how: str
+) -> None:
+    dictionary, source = directory / "dictionary", directory / "set"
+    samples = [Random(number % 7).randbytes(64) * 4 for number in range(200)]
+    dictionary.write_bytes(zstandard.train_dictionary(1024, samples).as_bytes())
+    if command == "rewrite":
+        typed("manifest", source, "-o", directory / "manifest")
+        typed("resolve", directory / "manifest", "-o", directory / "plan")
+        source = directory / "plan"
+    into = ("--out", directory / "again") if how == "--out" else (how,)
+    printed, _ = typed(command, source, *into, "--zstd-dictionary", dictionary)
+    (line,) = (line for line in printed.splitlines() if line.startswith("next: "))
+    assert f"--zstd-dictionary {dictionary}" in line
