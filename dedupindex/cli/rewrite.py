@@ -155,15 +155,18 @@ def command(
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
-        moved = [(one.root, one.name) for one in own.values()]
-        then = (
-            [f"next: {step}" for step in index_steps(str(out), moved, spark)]
-            if out
-            else [f"{with_dictionaries(_RESTORED)} ({_PAGE})"]
-        )
+        then = _index_steps(out, own, spark)
         status = _rewrite(job, jobs, sent, cluster, then)
     whole = dry_run or _write_lists([str(results)] if results else tops, offsets, cdxj, jobs)
     return status if whole else Damaged.exit_status
+
+
+def _index_steps(out: Path | str | None, own: Containers, spark: str) -> list[str]:
+    """Return the lines that say what an index needs after a run."""
+    if out is None:
+        return [f"{with_dictionaries(_RESTORED)} ({_PAGE})"]
+    moved = [(one.root, one.name) for one in own.values()]
+    return [f"next: {step}" for step in index_steps(str(out), moved, spark)]
 
 
 def _places(plan: Plan, host: str, options: dict[str, Any], *, to_directory: bool) -> ContainerUrls:

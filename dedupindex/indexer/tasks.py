@@ -66,10 +66,9 @@ def make_plan(
     """Divide the containers that were found into tasks, of a build of `index`, as commands name it.
 
     `done` maps the containers that an interrupted run of this build has staged to size and time of
-    change; with `reread`, captures of containers that are read again for another `crawl` go.
-    `drops` says that those of other containers are to be removed, too: then known ones are read
-    again, as with `reread`. Before anything is read, raises `BadSource`, `ContainerChanged`, or
-    `BadInput` for containers that would leave their crawl.
+    change; with `reread`, captures of containers that are read again for another `crawl` go. With
+    `drops`, those of other containers may go, so known ones are read again. Before reading, raises
+    `BadSource`, `ContainerChanged`, or `BadInput` for containers that would leave their crawl.
     """
     plan = BuildPlan()
     inputs, known = [], list[Input]()  # `known` could be left unread
@@ -82,8 +81,7 @@ def make_plan(
             continue
         found = _input(path, expanded)
         found_names.add(found.name)
-        is_staged = _is_staged(found, done)
-        # also for a staged container, because it may replace captures
+        is_staged = _is_staged(found, done)  # it may replace captures all the same
         before = None if view is None else _known(found, view, plan, replaced, replace=replace)
         if (other := _other_crawl(before, crawl, reread=reread)) is not None:
             moved[found.name] = other
