@@ -78,6 +78,19 @@ def test_a_run_in_place_does_not_leave_the_sources_by_a_link(archive: Path, link
     assert content(linked) == before
 
 
+def test_a_file_that_is_named_opens_no_directory_to_links(archive: Path, linked: Path) -> None:
+    write(linked / "crawl6.warc.gz", 6, BODIES)
+    before = content(linked)
+    words = ("dedup", archive, linked / "crawl6.warc.gz", "--in-place", "--work", f"{archive}.work")
+    said = typed(*words, status=7)[1]
+    assert f"warning: {archive}/ext/crawl5.warc.gz: a link leads to it, out of the" in said
+    assert content(linked)["crawl5.warc.gz"] == before["crawl5.warc.gz"]
+    (archive / "ext").unlink()
+    typed(*words)
+    after = content(linked)
+    assert [name for name in before if after[name] != before[name]] == ["crawl6.warc.gz"]
+
+
 def test_a_source_may_be_a_link_itself(archive: Path, linked: Path) -> None:
     (link := archive.with_name("link")).symlink_to(archive)
     (archive / "ext").unlink()

@@ -101,8 +101,9 @@ def rewrite(
             return
         _check_resumed(job, containers)
         here = ContainerUrls(host=job.urls.host)  # --commit reads no files of other hosts
-        roots = {Path(root).resolve() for root in {file.root for file in containers}}
-        job = job._replace(aliased=_aliased(containers), real_roots=roots, urls=here)
+        job = job._replace(
+            aliased=_aliased(containers), real_roots=_real_roots(job, containers), urls=here
+        )
     if cluster is not None:
         check_for_spark(job)
         processes = 0  # that need room on this machine
@@ -274,6 +275,18 @@ def _aliased(containers: list[ManifestContainer]) -> set[int]:
     files = {file.number: (file.device, file.inode, file.content_hash) for file in containers}
     names = Counter(files.values())
     return {number for number, file in files.items() if names[file] > 1}
+
+
+def _real_roots(job: RewriteJob, containers: list[ManifestContainer]) -> set[Path]:
+    """Return the searched directories, and the files that were named themselves, without links.
+
+    Such a file is all that was named of its directory.
+    """
+    roots = {file.root for file in containers}
+    if job.searched is not None:
+        named = {file.path for file in containers if file.root not in job.searched}
+        roots = {root for root in job.searched if not is_remote(root)} | named
+    return {Path(root).resolve() for root in roots}
 
 
 def _busy(containers: list[ManifestContainer]) -> set[int]:

@@ -91,7 +91,7 @@ class RewriteJob(NamedTuple):
     dry: bool = False  # count, write nothing
     busy: Set[int] = frozenset()  # files that others wrote to when the run began; in place only
     aliased: Set[int] = frozenset()  # files that are in the plan by several names; in place only
-    real_roots: Set[Path] = frozenset()  # of all files, without links; in place only
+    real_roots: Set[Path] = frozenset()  # directories, named files; without links; in place only
     reserved: int = 0  # bytes that will be written to `out` afterwards
     searched: Set[str] | None = None  # directories that the scan searched; None: perhaps all
     urls: ContainerUrls = ContainerUrls()  # the name of this host, and where others' files are
@@ -223,7 +223,8 @@ def _check_replaceable(job: RewriteJob, container: ManifestContainer) -> None:
         raise Untouched("it is a symbolic link: name its target")
     if path.stat().st_nlink > 1:
         raise Untouched("it has other names (hard links), which would keep its old content")
-    if job.real_roots.isdisjoint((real := path.resolve()).parents):
+    real = path.resolve()
+    if job.real_roots.isdisjoint((real, *real.parents)):
         raise Untouched(
             f"a link leads to it, out of the sources: rewrite {real.parent} in a run of its own, "
             "whose journals are there"
