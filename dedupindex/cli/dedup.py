@@ -56,6 +56,8 @@ from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.runtime.walk_directories import is_file
+from dedupindex.sources.discover import is_archive_name
 from dedupindex.sources.warc_files import find
 from dedupindex.verify.issues import level_words
 
@@ -452,14 +454,22 @@ def _next(report: DedupReport, out: Path | str | None, spark: str) -> list[str]:
 
 
 def _missing(report: DedupReport) -> str:
-    """Say which findings a comparison has since files were not copied; empty if all were."""
-    if not report.absent:
-        return ""
-    files = len(report.absent) - len(report.unlisted)
+    """Say which findings a comparison has since files were not copied; empty if it has none.
+
+    Like the comparison it passes over links that lead nowhere, and over names of other files.
+    """
+    unknown = list[OSError]()
+    absent = [one.file for one in report.absent if one.file not in report.unlisted]
+    files = sum(
+        is_archive_name(file) and (is_remote(file) or is_file(file, unknown.append))
+        for file in absent
+    )
     found = [f"{files:,} files not copied (file-missing)"] if files else []
-    if report.unlisted:
+    if report.unlisted or unknown:
         found.append("what cannot be listed (unreadable)")
-    status = Damaged.exit_status if report.unlisted else UNSOUND
+    if not found:
+        return ""
+    status = Damaged.exit_status if report.unlisted or unknown else UNSOUND
     return singular(f"  it will name {' and '.join(found)}, with the status {status}")
 
 

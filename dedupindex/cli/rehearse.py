@@ -53,11 +53,9 @@ def command(sources: tuple[str, ...], verbose: bool, **options: Any) -> int:
             print_result(step.as_json(), _text_of(step))
     if not sound:
         return UNSOUND
-    return (
-        status_7("bin/dedup would leave the files named above alone, or keep their damage")
-        if (left)
-        else 0
-    )
+    if left:
+        return status_7("bin/dedup would leave the files named above alone, or keep their damage")
+    return 0
 
 
 def _text_of(step: Step) -> Iterator[str]:

@@ -449,8 +449,10 @@ class _DedupRun:
             report.add_missing(file.path, file.size, job.place.size(file.name) or 0)
         known = {file.path for file in self._found.files} | others
         for path, _, _ in self._found.problems:
-            if path not in known:  # a directory that cannot be read
+            if path in self._found.unlisted:
                 report.add_unlisted(path)
+            elif path not in known:  # such as a link that leads nowhere
+                report.add_missing(path, 0, 0)
 
     def _copy_unreadable(self, file: SourceFile, job: RewriteJob) -> bool:
         """Copy a file that cannot be read as an archive; returns whether its copy exists."""

@@ -229,9 +229,8 @@ class _Rehearsal:
                     copied += 1
                 except Untouched as left:
                     step.fail(f"{file.path}: {left}")
-        known = {file.path for file in self._files}
         for path, _, message in self._found.problems:
-            if path not in known:  # a directory that cannot be listed
+            if path in self._found.unlisted:
                 step.fail(f"{path}: {message}")
         self._resources = sum(outcome.resources for outcome in converted.values())
         step.numbers = {

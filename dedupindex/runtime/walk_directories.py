@@ -93,9 +93,31 @@ def matches(pattern: str, on_error: OnError) -> list[str]:
     while glob.has_magic(head):
         head, last = os.path.split(head)
         if last == "**":
-            searched.update(glob.glob(os.path.join(head, last), recursive=True))
+            searched.update(_directories(os.path.join(head, last)))
         if glob.has_magic(last):
-            searched.update(glob.glob(head, recursive=True) if head else ["."])
-    for directory in sorted(filter(os.path.isdir, searched)):
+            searched.update(_directories(head))
+        elif glob.has_magic(head):
+            _look_up(last, _directories(head) - searched, on_error)
+    for directory in sorted(searched):
         names_in(Path(directory), on_error)
     return sorted(glob.glob(pattern, recursive=True))
+
+
+def _directories(pattern: str) -> set[str]:
+    """Return the directories that a glob matches: "." of an empty one, as it begins there."""
+    if not pattern:
+        return {"."}
+    found = glob.glob(os.path.join(pattern, ""), recursive=True)
+    return {directory.rstrip("/") or "/" for directory in found}
+
+
+def _look_up(name: str, directories: set[str], on_error: OnError) -> None:
+    """Call `on_error` for directories of which it is not known whether they have a name."""
+    for directory in sorted(directories):
+        try:
+            os.stat(os.path.join(directory, name))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            error.filename = directory
+            on_error(error)

@@ -91,7 +91,10 @@ class Expanded:
     paths: list[str] = field(default_factory=list)  # absolute, "-", or an address
     skipped: int = 0  # files of directories and globs that are not sources
     skipped_files: list[str] = field(default_factory=list)  # the first `_NAMED` of them
-    problems: list[Problem] = field(default_factory=list)  # such files that may be sources
+    problems: list[Problem] = field(
+        default_factory=list
+    )  # such files that may be sources, and directories
+    unlisted: set[str] = field(default_factory=set)  # directories among them, not listed
     archives: list[str] = field(default_factory=list)  # both, if they are named like archives
     remote: dict[str, ObjectFacts] = field(default_factory=dict)  # of objects, by address
     columns: Names = field(default_factory=dict)  # of tables, see `table_columns`
@@ -232,6 +235,7 @@ def _unreadable(found: Expanded) -> OnError:
     def add(error: OSError) -> None:
         path = os.path.abspath(error.filename)
         found.problems.append(Problem(path, -1, f"unreadable: {error.strerror}"))
+        found.unlisted.add(path)
 
     return add
 

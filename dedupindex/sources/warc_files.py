@@ -49,6 +49,7 @@ class Sources:
     skipped_archives: int = 0  # those among them that are in `others`, too
     skipped_files: list[str] = field(default_factory=list)  # the first of them
     problems: list[Problem] = field(default_factory=list)
+    unlisted: set[str] = field(default_factory=set)  # directories of `problems`: what is in them?
     others: list[SourceFile] = field(default_factory=list)  # named like archives, but not usable
     searched: set[str] = field(default_factory=set)  # directories, also those of globs
     overlapping: set[str] = field(default_factory=set)  # named, with files of other names by others
@@ -90,6 +91,7 @@ def find(named: Sequence[str]) -> Sources:
         sources.skipped += expanded.skipped
         sources.skipped_files += expanded.skipped_files
         sources.problems += expanded.problems
+        sources.unlisted |= expanded.unlisted
         root = _root(source)
         if not is_remote(source) and not os.path.isfile(source):
             sources.searched.add(root)

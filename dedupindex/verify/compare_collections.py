@@ -48,7 +48,7 @@ class Against:
         With `rows` executors read the files, else processes of this machine.
         """
         self._on_progress = on_progress
-        self._glob = str(old) if isinstance(old, Path) and not old.exists() else ""
+        self._glob = str(old) if isinstance(old, Path) and not os.path.exists(old) else ""
         self._old, self._new = _top(old) if has_magic(self._glob) else old, list(new)
         self._rows = rows
         self._others = list(originals)
@@ -148,10 +148,14 @@ def _top(pattern: Place) -> Path:
 def _matched(pattern: str, top: str, on_error: OnError) -> Iterator[tuple[str, Place]]:
     """Yield the files that a glob matches, or that are below what it matches, as `bin/dedup` does.
 
-    Each has its name below `top`. Raises `BadSource` if there is no match.
+    Each has its name below `top`. Raises `BadSource` if there is no match, and it is known that
+    there is none.
     """
-    matching = matches(pattern, on_error)
-    if not matching:
+    errors = list[OSError]()
+    matching = matches(pattern, errors.append)
+    for error in errors:
+        on_error(error)
+    if not matching and not errors:
         raise BadSource(f"nothing matches {pattern}")
     visited = set[tuple[int, int]]()
     for match in map(os.path.abspath, matching):

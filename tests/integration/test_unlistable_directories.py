@@ -49,6 +49,29 @@ def close(monkeypatch: pytest.MonkeyPatch) -> Close:
 
 
 @pytest.fixture
+def shut(monkeypatch: pytest.MonkeyPatch, close: Close) -> Close:
+    """Refuse to look up names in directories as well, as of the mode 000."""
+    closed = set[str]()
+
+    def refusing(work: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(path: Any, **options: Any) -> Any:
+            if isinstance(path, str | os.PathLike) and os.path.dirname(path) in closed:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+            return work(path, **options)
+
+        return refuse
+
+    for name in ("stat", "lstat"):
+        monkeypatch.setattr(os, name, refusing(getattr(os, name)))
+
+    def shut(*paths: Path) -> None:
+        close(*paths)
+        closed.update(map(str, paths))
+
+    return shut
+
+
+@pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """Two files of the same three payloads, each in a directory of its own."""
     for day in (2, 3):
@@ -67,9 +90,11 @@ def test_verify_names_it_as_a_finding_of_damage(archive: Path, close: Close) -> 
     assert ended("verify", archive / "d3")[0] == 7  # though nothing was read
 
 
-@pytest.mark.parametrize("form", ["{}", "{}/d*", "{}/*/*.warc.gz", "{}/**"])
+@pytest.mark.parametrize(
+    "form", ["{}", "{}/d*", "{}/*/*.warc.gz", "{}/**", "{}/*/crawl3.warc.gz", "{}/d3/*"]
+)
 def test_a_comparison_never_says_that_all_is_there(
-    archive: Path, tmp_path: Path, close: Close, form: str
+    archive: Path, tmp_path: Path, shut: Close, form: str
 ) -> None:
     out = tmp_path / "out"
     typed("dedup", archive, "--out", out)
@@ -77,10 +102,10 @@ def test_a_comparison_never_says_that_all_is_there(
     words = ("verify", "--against", form.format(archive), out)
     status, listed, said = ended(*words)
     assert status == 8 and "file-missing" in listed and "held is there" not in said
-    close(archive / "d3")
+    shut(archive / "d3")
     html = tmp_path / "page.html"
     status, listed, said = ended(*words, "--html", html)
-    assert status == 7 and "held is there" not in said
+    assert status == 7 and "held is there" not in said, said
     assert "holds everything" not in html.read_text()
     assert f"unreadable\t{archive}/d3" in listed and listed.count("unreadable") == 1
 
@@ -90,7 +115,7 @@ def test_nor_if_the_result_cannot_be_listed(archive: Path, tmp_path: Path, close
     typed("dedup", archive, "--out", out)
     close(out / "d3")
     status, listed, said = ended("verify", "--against", archive, out)
-    assert status == 7 and "held is there" not in said
+    assert status == 7 and "held is there" not in said, said
     assert f"unreadable\t{out}/d3" in listed and listed.count("unreadable") == 1
     (extra := tmp_path / "extra").mkdir()
     close(extra)
@@ -174,6 +199,44 @@ def test_a_glob_names_where_it_cannot_search(archive: Path, close: Close) -> Non
     close(archive)
     assert matches(f"{archive}/*/*.gz", errors.append) == []
     assert [error.filename for error in errors] == [str(archive)]
+
+
+def test_a_glob_that_ends_in_a_name_names_where_it_cannot_look(archive: Path, shut: Close) -> None:
+    write(archive / "d2/sub/crawl3.warc.gz", 4, BODIES)
+    shut(archive / "d3")
+    for pattern in ("*/crawl3.warc.gz", "*/sub/*.gz", "d[3]/sub", "*/*/../sub/crawl3.warc.gz"):
+        errors = list[OSError]()
+        matches(f"{archive}/{pattern}", errors.append)
+        assert {error.filename for error in errors} == {str(archive / "d3")}, pattern
+    found = find([f"{archive}/*/crawl3.warc.gz", f"{archive}/*/sub/*.gz"])
+    assert [file.name for file in found.files] == ["d2/sub/crawl3.warc.gz"]
+    assert found.unlisted == {f"{archive}/d3"}
+
+
+def test_a_glob_of_all_that_is_below_lists_directories_only(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    isdir, asked = os.path.isdir, list[str]()
+    monkeypatch.setattr(os.path, "isdir", lambda path: asked.append(str(path)) or isdir(path))
+    errors = list[OSError]()
+    assert len(matches(f"{archive}/**", errors.append)) == 5 and not errors
+    assert not [path for path in asked if path.endswith(".gz")]
+
+
+def test_what_is_no_file_is_no_directory_either(archive: Path, tmp_path: Path) -> None:
+    """Such as links that lead nowhere, and FIFOs, that are named like archives."""
+    (archive / "gone.warc.gz").symlink_to("nothing")
+    os.mkfifo(archive / "pipe.warc.gz")
+    status, out, said = ended("dedup", archive, "--out", tmp_path / "out")
+    assert status == 7 and "NOT COPIED, so keep the source: 2 files, 0 B" in out
+    assert "cannot be listed" not in out and "it will name" not in out
+    assert f"warning: {archive}/gone.warc.gz: cannot be read" in said
+    report = json.loads(ended("dedup", archive, "--out", tmp_path / "out", "--json")[1])
+    assert report["not_listed"] == [] and len(report["not_copied"]) == 2
+    assert ended("verify", "--against", archive, tmp_path / "out")[0] == 0
+    status, out, said = ended("rehearse", archive, "--work", tmp_path / "work")
+    assert status == 7 and "failed" not in out
+    assert f"warning: {archive}/gone.warc.gz: cannot be read" in said
 
 
 def test_a_file_whose_status_is_not_known_is_no_missing_one(
