@@ -24,7 +24,14 @@ from typing import Any
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.directory_format import check_new_or_ours, read_description
-from dedupindex.runtime.files import atomic_file, exclusive, make_directory, write_file
+from dedupindex.runtime.files import (
+    atomic_file,
+    exclusive,
+    is_utf8,
+    make_directory,
+    shown_name,
+    write_file,
+)
 from dedupindex.runtime.tables import names_text, printable
 
 _IN_PLACE = "in place"  # how files were rewritten, in the description of working files
@@ -40,6 +47,11 @@ def work_directory(roots: Sequence[str], out: Path | None) -> Path:
             "these sources are in several directories: name one for working files with --work DIR"
         )
     place = Path(os.path.abspath(roots[0] if out is None else out))
+    if out is None and not is_utf8(str(place)):
+        raise BadInput(
+            f"{shown_name(str(place))}: this name is not UTF-8, so the directory of working files "
+            "cannot be beside it: name one with --work DIR"
+        )
     return place.with_name(f"{place.name}.dedup")
 
 

@@ -152,8 +152,12 @@ def _appear(beside: Path, path: Path) -> None:
 def check_name(path: str) -> None:
     """Raise `BadInput` for a name that is not UTF-8, which JSON and DuckDB cannot represent."""
     if not is_utf8(path):
-        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-        raise BadInput(f"{shown}: this name is not UTF-8: rename it, or give it a link")
+        raise BadInput(f"{shown_name(path)}: this name is not UTF-8: rename it, or give it a link")
+
+
+def shown_name(path: str) -> str:
+    """Return the name of a file with bytes that are not UTF-8 escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def is_utf8(path: str) -> bool:

@@ -91,6 +91,18 @@ def test_a_file_that_is_named_opens_no_directory_to_links(archive: Path, linked:
     assert [name for name in before if after[name] != before[name]] == ["crawl6.warc.gz"]
 
 
+def test_a_directory_whose_name_is_not_utf8_needs_working_files_elsewhere(
+    archive: Path, tmp_path: Path
+) -> None:
+    odd = tmp_path / os.fsdecode(b"odd\xff")
+    archive.rename(odd)
+    said = typed("dedup", odd, "--in-place", status=4)[1]
+    assert "odd\\xff: this name is not UTF-8" in said and "--work DIR" in said
+    assert ".dedup" not in said
+    typed("dedup", odd, "--in-place", "--work", tmp_path / "work")
+    assert (odd / DIRECTORY).is_dir()
+
+
 def test_a_source_may_be_a_link_itself(archive: Path, linked: Path) -> None:
     (link := archive.with_name("link")).symlink_to(archive)
     (archive / "ext").unlink()
