@@ -8,15 +8,21 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot, KnownCrawls, visits_of
+from dedupindex.crawls.combined_view import (
+    NO_CRAWLS,
+    CrawlSnapshot,
+    KnownCrawls,
+    ListPosition,
+    visits_of,
+)
 from dedupindex.crawls.crawl import with_crawl_defaults
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import open_store
@@ -40,6 +46,7 @@ from dedupindex.lookup.policy import NO_POLICY
 from dedupindex.timestamps import digits_of_date, sort_key
 
 MOST_OF_DIGEST = 50_000  # captures of a digest that are listed
+_BEGINNING = ListPosition(b"", b"", b"")
 LOOK_EVERY = 0.25  # seconds between two looks at whether the index was replaced
 
 
@@ -328,11 +335,13 @@ class Index:
 
         position    of the last capture that is known, "" for the beginning of the list
 
-        The list is in the order of digests. A position stays valid when the index changes: what was
-        added before it is not yielded. An index in files is read from there on, a cluster as a
-        whole. `crawl` and `namespaces` are those of `captures`.
+        The list is in the order of keys, which begin with the digest, then of seconds, then of
+        hashes of URLs. A position names all three, so it stays valid when captures are added,
+        merged or purged, also its own: those that follow it are yielded, and those that were added
+        before it are not. An index in files is read from there on, a cluster as a whole. `crawl`
+        and `namespaces` are those of `captures`. A transaction is open until the iterator ends.
 
-        Raises `BadQuery` for text that is no position; `UnknownCrawl`.
+        The first `next` raises `BadQuery` for text that is no position, and `UnknownCrawl`.
 
         >>> with dedupindex.open("my-index") as index:
         ...     for position, capture in index.captures_after():
@@ -341,15 +350,13 @@ class Index:
         """
         with self._state() as state:
             keys = state.settings.keys()
-            begin, passed = _key_and_count(position, keys.lengths())
+            start = ListPosition.parse(position, keys.lengths()) if position else _BEGINNING
             asker = crawl, tuple(sorted(namespaces))
-            found = state.snapshot.captures(state.view, keys, *asker, begin=begin)
-            last, count = b"", 0
-            for key, capture in found:
-                count = count + 1 if key == last else 1
-                last = key
-                if key != begin or count > passed:
-                    yield f"{key.hex()}.{count}", capture
+            captures = state.snapshot.captures(state.view, keys, *asker, begin=start.key)
+            for key, capture in captures:
+                place = ListPosition.of(key, capture)
+                if place > start:
+                    yield str(place), capture
 
     def stats(self) -> dict[str, Any]:
         """Return the numbers and settings of the index, as ``GET /stats`` of the server does.
@@ -391,21 +398,6 @@ class Index:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _key_and_count(position: str, lengths: Sequence[int]) -> tuple[bytes, int]:
-    """Return a key, and how many of its captures were passed; raises `BadQuery`.
-
-    `lengths` are those of keys, by the algorithm's code, with which they begin.
-    """
-    if not position:
-        return b"", 0
-    written, _, count = position.partition(".")
-    with suppress(ValueError, IndexError):
-        key = bytes.fromhex(written)
-        if key[0] and len(key) == lengths[key[0]]:
-            return key, int(count)
-    raise BadQuery(f"no list of captures has a position {position[:200]!r}")
 
 
 def _bytes(url: str | bytes) -> bytes:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
+from itertools import groupby
 from operator import itemgetter
 from sys import getsizeof
+from typing import NamedTuple
+
+from xxhash import xxh3_64_digest
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture, OfCrawl, Uncommitted
@@ -13,7 +18,7 @@ from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.crawl_captures import CrawlCapture, at_url, from_key, with_prefix
 from dedupindex.crawls.store import Reading
 from dedupindex.digest import Digest
-from dedupindex.errors import UnknownCrawl
+from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.index.engine import Engine, Finder, View
 from dedupindex.index.format.cells import (
     ALSO,
@@ -116,15 +121,17 @@ class CombinedView(Finder):
 
     def _not_in_index(self, sought: Iterable[CrawlCapture]) -> Iterator[tuple[bytes, Capture]]:
         """Leave out what the index holds: merged captures are in both for a while."""
-        last, dates = b"", set[tuple[bytes, bytes]]()
+        last, urls, dates = b"", set[bytes](), set[tuple[bytes, bytes]]()
         for found in sought:
             capture = self._if_visible(found)
             if capture is None:
                 continue
             if found.key != last:
-                last = found.key
+                last, urls, dates = found.key, set(), set()
+            if capture.url not in urls:
+                urls.add(capture.url)
                 held = self._base.exact(capture.digest, capture.url)
-                dates = {(merged.url, digits_of_date(merged.date)) for merged in held}
+                dates |= {(merged.url, digits_of_date(merged.date)) for merged in held}
             date = capture.url, digits_of_date(capture.date)
             if date not in dates:
                 dates.add(date)
@@ -212,6 +219,49 @@ class KnownCrawls:
 
 
 NO_CRAWLS = KnownCrawls(None, -1, [])
+_POSITION = re.compile(r"((?:[0-9a-f]{2})+)\.([0-9]{14})\.([0-9a-f]{16})")
+
+
+class ListPosition(NamedTuple):
+    """The place of a capture in a list of all, which depends on nothing but the capture.
+
+    Positions compare as the captures come in the list. Only one capture of a URL and second is
+    listed under a key.
+    """
+
+    key: bytes
+    second: bytes  # of the date, 14 digits
+    url_hash: bytes
+
+    @classmethod
+    def of(cls, key: bytes, capture: Capture) -> ListPosition:
+        return cls(key, digits_of_date(capture.date), xxh3_64_digest(capture.url))
+
+    @classmethod
+    def parse(cls, text: str, lengths: Sequence[int]) -> ListPosition:
+        """Return the position that text stands for; raises `BadQuery`.
+
+        `lengths` are those of keys, by the algorithm's code, with which they begin.
+        """
+        match = _POSITION.fullmatch(text)
+        if match is not None:
+            key, url_hash = bytes.fromhex(match[1]), bytes.fromhex(match[3])
+            if 0 < key[0] < len(lengths) and len(key) == lengths[key[0]]:
+                return cls(key, match[2].encode(), url_hash)
+        raise BadQuery(f"no list of captures has a position {text[:200]!r}")
+
+    def __str__(self) -> str:
+        return f"{self.key.hex()}.{self.second.decode()}.{self.url_hash.hex()}"
+
+
+def _in_order(captures: Iterator[tuple[bytes, Capture]]) -> Iterator[tuple[bytes, Capture]]:
+    """Sort captures that come in the order of keys by their `ListPosition`.
+
+    Those of one key are held in memory: of each URL at most one of the index and one of each crawl.
+    A key has several URLs if their hashes are equal, or, without URLs in keys, in crawls.
+    """
+    for _, same in groupby(captures, itemgetter(0)):
+        yield from sorted(same, key=lambda found: ListPosition.of(*found))
 
 
 class CrawlSnapshot:
@@ -243,15 +293,15 @@ class CrawlSnapshot:
     ) -> Iterator[tuple[bytes, Capture]]:
         """Return the originals that an asker sees, by the keys of their own digests.
 
-        They come in the order of keys, from the key `begin` on. Raises `UnknownCrawl`.
+        They come in the order of `ListPosition`, from the key `begin` on. Raises `UnknownCrawl`.
         """
         visible = self.known.visible(asker, namespaces)
         held = view.captures_by_key(begin)
         own = (found for found in held if digest_of_key(found[0]) == found[1].digest)
         if not self.reading or not visible:
-            return own
+            return _in_order(own)
         beside = CombinedView(view, self.reading, visible, keys).beside_index(begin)
-        return merge(own, beside, key=itemgetter(0))
+        return _in_order(merge(own, beside, key=itemgetter(0)))
 
     def visits(
         self, prefix: bytes, asker: str = "", namespaces: tuple[str, ...] = ()

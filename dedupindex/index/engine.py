@@ -120,8 +120,11 @@ class View(Finder, Protocol):
     def captures_by_key(self, begin: bytes = b"") -> Iterator[tuple[bytes, Capture]]:
         """Yield every capture with its key, in the order of keys, from the key `begin` on."""
 
-    def cells(self, prefix: bytes = b"", *, begin: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys with a prefix, in order, and their cells; without one, from `begin` on."""
+    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys with a prefix, in order, and their cells."""
+
+    def cells_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys from `begin` on, in order, and their cells."""
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
         """Yield every container number, and what it stands for."""

@@ -117,7 +117,7 @@ class CellView(View):
         return ((cells.digest_of_key(key), one) for key, one in self.captures_by_key())
 
     def captures_by_key(self, begin: bytes = b"") -> Iterator[tuple[bytes, Capture]]:
-        for key, cell in self.cells(begin=begin):
+        for key, cell in self.cells_from(begin):
             for capture in self.decoded(key, cell):
                 yield key, capture
 

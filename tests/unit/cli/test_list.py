@@ -223,12 +223,12 @@ def test_a_search_ends_in_time_and_says_where_to_go_on(index: Path) -> None:
     assert [(one["date"], one["url"]) for one in whole] == listed(index)
     assert typed(*words[:2], "--after", after, status=10)[1] == "no capture matches\n"
     out, said = typed("list", index, "--limit", "3")
-    assert re.search(r"--limit 0 lists all, --after \w+\.1 lists the next\n", said)
+    assert re.search(r"--limit 0 lists all, --after [\w.]+ lists the next\n", said)
     assert typed("list", index, "--seconds", "600") == typed("list", index)
 
 
 def test_positions_that_are_none_are_refused(index: Path) -> None:
-    for none in ("x", "00ff.1", "02.1", "", ".", "02" + "00" * 29, "02" + "00" * 29 + ".x"):
+    for none in ("x", "00ff.1", "02.1", "", ".", "02" + "00" * 29, "02" + "00" * 29 + ".1"):
         status = 4 if none else 0
         said = typed("list", index, "--after", none, status=status)[1]
         assert not none or f"no list of captures has a position {none!r}" in said

@@ -231,7 +231,7 @@ def test_a_list_is_turned_page_by_page(
         assert [link for links in found for link in links] == whole[0]
         assert {len(links) for links in found[:-1]} <= {most} and len(found) == -(-10 // most)
     page(web.get("/pages/captures?mime=image/png&after=x"), 400)
-    after = "02" + "ff" * 29 + ".1"
+    after = f"02{'ff' * 29}.20261101000000.{'00' * 8}"
     assert "There are no more." in page(web.get(f"/pages/captures?status=200&after={after}")).text
 
 

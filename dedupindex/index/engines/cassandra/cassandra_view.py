@@ -343,7 +343,7 @@ class CassandraView(CellView):
                 if not live:
                     yield start + rest, cell
 
-    def cells(self, prefix: bytes = b"", *, begin: bytes = b"") -> Iterator[Cell]:
+    def cells(self, prefix: bytes = b"") -> Iterator[Cell]:
         """Yield cells; unless the prefix has a digest, everything is read, and sorted on disk."""
         if prefix and len(prefix) >= cells.DIGEST_KEY[prefix[0]]:
             start, begin = split_key(prefix)
@@ -351,10 +351,16 @@ class CassandraView(CellView):
             for page in self._session.scan(_BETWEEN, *values):
                 yield from _unsealed(start, page)
             return
+        yield from self._sorted_cells(lambda key: key.startswith(prefix))
+
+    def cells_from(self, begin: bytes) -> Iterator[Cell]:
+        """Yield cells as `View.cells_from` says; everything is read, and sorted on disk."""
+        return self._sorted_cells(lambda key: key >= begin)
+
+    def _sorted_cells(self, wanted: Callable[[bytes], bool]) -> Iterator[Cell]:
         lengths = self.keys.lengths()
-        kept = ((key, cell) for key, cell in self.unordered() if key.startswith(prefix))
-        found = (key + cell for key, cell in kept if prefix or key >= begin)
-        for item in in_order(found, self._scratch):
+        items = (key + cell for key, cell in self.unordered() if wanted(key))
+        for item in in_order(items, self._scratch):
             end = lengths[item[0]]
             yield item[:end], item[end:]
 

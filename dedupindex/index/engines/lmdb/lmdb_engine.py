@@ -168,12 +168,18 @@ class LmdbView(FileView):
             raise _unread(error) from error
         return None if stored is None else cells.unsealed(key, stored)
 
-    def cells(self, prefix: bytes = b"", *, begin: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        if not prefix:
+            yield from self.cells_from(b"")
+            return
         try:
-            if prefix:
-                for key, stored in scan(self.txn, self.trees.captures, prefix):
-                    yield key, cells.unsealed(key, stored)
-                return
+            for key, stored in scan(self.txn, self.trees.captures, prefix):
+                yield key, cells.unsealed(key, stored)
+        except lmdb.Error as error:
+            raise _unread(error) from error
+
+    def cells_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        try:
             whole = self.keys.lengths()
             cursor = self.txn.cursor()
             for key, stored in cursor if cursor.set_range(begin) else ():

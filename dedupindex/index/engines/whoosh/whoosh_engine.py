@@ -170,9 +170,15 @@ class WhooshView(FileView):
             entries = [entry for _, entry in self.entries(key)]
             return cells.cell_of(entries) if entries else None
 
-    def cells(self, prefix: bytes = b"", *, begin: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        return self._cells(self.terms("key", prefix))
+
+    def cells_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._cells(self.terms("key", b"", begin))
+
+    def _cells(self, keys: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:
         with reading("the index"):
-            for key in self.terms("key", prefix, begin):
+            for key in keys:
                 if cell := self.cell(key):
                     yield key, cell
 
