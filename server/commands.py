@@ -20,10 +20,13 @@ from tempfile import TemporaryFile
 from threading import BoundedSemaphore
 from typing import IO, NamedTuple
 
+from werkzeug.wsgi import FileWrapper
+
 from dedupindex.errors import (
     FOR_CLIENTS,
     BadInput,
     Damaged,
+    DedupError,
     HasDependents,
     IndexUnavailable,
     SpotCheckFailed,
@@ -34,7 +37,9 @@ from server.responses import RequestError
 LONGEST = 60  # seconds of one
 LARGEST = 1_000_000_000  # bytes of output that is sent as a file
 AT_ONCE = 2  # in one worker, as many downloads besides, and one more of `_OF_ADMINS`
+FILES = 4  # of output in one worker, from when they are written until they are sent
 _OF_ADMINS = ("impact", "purge")
+_PIECE = 1 << 16  # bytes of a file that are sent at a time
 _TICK = 0.2  # seconds between two looks at the size of a file
 _GRACE = 5  # seconds after which a command ends whose worker does not end it
 _LONGEST_LINE = 1 << 24  # bytes
@@ -60,6 +65,23 @@ class CommandOutput(NamedTuple):
     is_complete: bool = True  # False: it was ended early, see `run`
 
 
+class OutputFile(FileWrapper):
+    """The whole output of a command in pieces, from a file without a name.
+
+    It takes one of the `slots` for files until `close`.
+    """
+
+    def __init__(self, content: IO[bytes], slots: BoundedSemaphore) -> None:
+        super().__init__(content, _PIECE)
+        self.size = os.fstat(content.fileno()).st_size
+        self._slots = [slots]
+
+    def close(self) -> None:  # is called once or twice, also if the client is gone
+        super().close()
+        if self._slots:
+            self._slots.pop().release()
+
+
 class Commands:
     """Runs commands on one index, a few at a time."""
 
@@ -68,6 +90,7 @@ class Commands:
         self._free = BoundedSemaphore(AT_ONCE)
         self._for_admins = BoundedSemaphore(1)  # readers cannot keep them from purging
         self._for_downloads = BoundedSemaphore(AT_ONCE)
+        self._for_files = BoundedSemaphore(FILES)
 
     def typed(self, name: str, options: Sequence[str]) -> str:
         """Return what a person types to run a command on this index."""
@@ -90,38 +113,32 @@ class Commands:
 
         Raises `BadInput`, `IndexUnavailable`, `Damaged`, or `RequestError` if too many run already.
         """
-        if any("\0" in option for option in options):
-            raise BadInput("a name cannot hold a byte of 0")
+        words = _words(name, [*([self._index] if indexed else []), *options])
         with self._slot(name):
-            words = [name, *([self._index] if indexed else []), *options]
             return self._run(words, stdin, lines, enough)
 
-    def run_to_file(self, name: str, options: Sequence[str]) -> IO[bytes]:
-        """Run ``bin/name INDEX``; return its whole output as a file without a name, to be closed.
+    def run_to_file(self, name: str, options: Sequence[str]) -> OutputFile:
+        """Run ``bin/name INDEX``; return its whole output, to be closed.
 
         So nothing that is cut off looks like something whole: HTTP/1.1 does not show that a stream
         has failed. Raises also what `run` does, and `OutputTooLarge`.
         """
-        if any("\0" in option for option in options):
-            raise BadInput("a name cannot hold a byte of 0")
-        if not self._for_downloads.acquire(blocking=False):
-            raise RequestError(
-                "overloaded", f"{AT_ONCE} lists are being prepared already; try again soon"
-            )
-        try:
-            with ExitStack() as opened:
-                output = opened.enter_context(TemporaryFile())
-                self._write([name, self._index, *options], output)
-                opened.pop_all()
-        finally:
-            self._for_downloads.release()
-        output.seek(0)
-        return output
+        words = _words(name, [self._index, *options])
+        with ExitStack() as held:
+            _take(self._for_files, held, f"{FILES} lists are being sent already")
+            with ExitStack() as making:
+                _take(self._for_downloads, making, f"{AT_ONCE} lists are being prepared already")
+                output = held.enter_context(_temporary_file())
+                self._write(words, output)
+            output.seek(0)
+            content = OutputFile(output, self._for_files)
+            held.pop_all()
+        return content
 
     def _write(self, words: list[str], output: IO[bytes]) -> None:
         """Run a command that writes to a file."""
         end = time.monotonic() + LONGEST
-        with TemporaryFile() as stderr, _begin(words, None, output, stderr) as process:
+        with _temporary_file() as stderr, _begin(words, None, output, stderr) as process:
             try:
                 while process.poll() is None:
                     with suppress(subprocess.TimeoutExpired):
@@ -154,7 +171,7 @@ class Commands:
         self, words: list[str], stdin: IO[bytes] | None, lines: int, enough: float
     ) -> CommandOutput:
         with (
-            TemporaryFile() as stderr,
+            _temporary_file() as stderr,
             _begin(words, stdin, subprocess.PIPE, stderr) as process,
         ):
             assert process.stdout is not None
@@ -179,6 +196,29 @@ class Commands:
             raise _too_long(words[0])
         _check(words[0], process.returncode, messages)
         return CommandOutput(kept, last, messages)
+
+
+def _words(name: str, options: Sequence[str]) -> list[str]:
+    """Return the words of a command; raises `BadInput` if no process can be given them."""
+    if any("\0" in option for option in options):
+        raise BadInput("a name cannot hold a byte of 0")
+    return [name, *options]
+
+
+def _take(slots: BoundedSemaphore, held: ExitStack, why: str) -> None:
+    """Take a slot until `held` is closed; raises `RequestError` if there is none."""
+    if not slots.acquire(blocking=False):
+        raise RequestError("overloaded", f"{why}; try again soon")
+    held.callback(slots.release)
+
+
+def _temporary_file() -> IO[bytes]:
+    """Return a file without a name; raises `IndexUnavailable`."""
+    try:
+        return TemporaryFile()
+    except OSError as error:
+        why = error.strerror or error
+        raise IndexUnavailable(f"no temporary file can be made (TMPDIR): {why}") from error
 
 
 def _too_long(name: str) -> CommandTimeout:
@@ -242,6 +282,8 @@ def _check(name: str, status: int, messages: list[str]) -> None:
         return
     if status == HasDependents.exit_status and name == "purge":
         raise HasDependents(text)
+    if status == DedupError.exit_status and "(TMPDIR)" in text:
+        raise IndexUnavailable(text)  # the disk is full
     if status in _ERRORS:
         raise _ERRORS[status](text)
     if status:

@@ -83,8 +83,8 @@ ERRORS: dict[str, tuple[int, str]] = {
     "internal": (500, "a defect of the server; its log says more"),
     "index_unavailable": (
         503,
-        "the index is not there or cannot be read, or its crawls cannot be written (a full disk); "
-        "the log says which",
+        "the index is not there or cannot be read, or its crawls or temporary files (`TMPDIR`) "
+        "cannot be written (a full disk); the log says which",
     ),
     "format_from_future": (503, "the index was written by a newer version"),
     "format_from_past": (503, "the index was written by an older version, and must be built again"),

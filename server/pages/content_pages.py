@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, cast
 import orjson
 from flask import Response, redirect, render_template, request, url_for
 from werkzeug.datastructures import MultiDict
-from werkzeug.wsgi import FileWrapper
 
 from dedupindex.errors import BadQuery
 from dedupindex.index import summary
@@ -45,13 +44,12 @@ PARTS = {"first": "stored once", "again": "stored again", "saved": "saved by rev
 _TOP, _FEW = 30, 6  # rows of the chosen picture, and of the others
 _MONTHS, _UNITS = 72, 100  # a chart has months if they are so few, else years; columns of a chart
 LISTED, ENOUGH = 100, 8.0  # captures of a page of a list, and seconds that they are searched for
-_STARTING = 4.0  # seconds that a command takes besides, at most
-_PIECE = 1 << 16  # bytes of a file that are sent at a time
+_GRACE = 20.0  # seconds after which a command is ended that has not ended by itself
 DOWNLOADS = {"csv": "text/csv; charset=utf-8", "jsonl": "application/x-ndjson"}
 
 
-class _Found(NamedTuple):
-    """What one page of a list has."""
+class _ListPage(NamedTuple):
+    """One page of a list."""
 
     rows: list[dict[str, Any]]
     position: str | None  # from which the list goes on; None: at its end, or not known
@@ -101,8 +99,8 @@ class ContentPages(Handlers):
         if not given:
             raise BadQuery("say what to list: the names on the page Content lead to lists")
         options, after = _list_options(given), request.args.get("after", "")
-        ours = is_own_request(request.environ)
-        found = self._found(options, after) if ours else _Found([], None, True)
+        allowed = is_own_request(request.environ)
+        listing = self._list_page(options, after) if allowed else _ListPage([], None, True)
         return render_template(
             "captures.html",
             given=[(HEADINGS[name], text or _absent(name)) for name, text in given.items()],
@@ -110,9 +108,9 @@ class ContentPages(Handlers):
             filters=[_filter(name, given) for name in given],
             fields={name: text for name, text in HEADINGS.items() if _has_field(name, given)},
             sizes=[*(name for _, name in SIZES), summary.LARGEST],
-            found=found,
+            listing=listing,
             after=after,
-            ours=ours,
+            allowed=allowed,
             seconds=int(ENOUGH),
             longest=LONGEST,
             largest=LARGEST,
@@ -122,17 +120,17 @@ class ContentPages(Handlers):
             ),
         )
 
-    def _found(self, options: list[str], after: str) -> _Found:
+    def _list_page(self, options: list[str], after: str) -> _ListPage:
         """Search for the captures of a page, which begins after a position."""
         words = [f"--limit={LISTED}", f"--after={after}", f"--seconds={ENOUGH}", "--json", "--next"]
         output = self._commands.run(
-            "list", [*words, *options], lines=LISTED, enough=ENOUGH + _STARTING
+            "list", [*words, *options], lines=LISTED, enough=ENOUGH + _GRACE
         )
         lines = [line for line in (*output.lines, output.last) if line.endswith(b"\n")]
         rows = [orjson.loads(line) for line in lines]
         position = rows.pop()["next"] if rows and "next" in rows[-1] else None
         is_complete = output.is_complete and (position is None or len(rows) == LISTED)
-        return _Found(rows, position, is_complete)
+        return _ListPage(rows, position, is_complete)
 
     def captures_csv(self) -> Response:
         """Send a list of captures as CSV, all of it."""
@@ -149,19 +147,19 @@ class ContentPages(Handlers):
         if not given:
             raise BadQuery("say what to list: the names on the page Content lead to lists")
         words = [form, "--limit=0", *_list_options(given)]
+        headers = {
+            "Content-Disposition": f'attachment; filename="captures.{ending}"',
+            "Cache-Control": "no-store",
+        }
+        if request.method == "HEAD":  # the length is not known without the list
+            return Response(iter(()), content_type=DOWNLOADS[ending], headers=headers)
         content = self._commands.run_to_file("list", words)
-        response = Response(
-            FileWrapper(content, _PIECE),
+        return Response(
+            content,
             content_type=DOWNLOADS[ending],
-            headers={
-                "Content-Disposition": f'attachment; filename="captures.{ending}"',
-                "Content-Length": str(os.fstat(content.fileno()).st_size),
-                "Cache-Control": "no-store",
-            },
+            headers={**headers, "Content-Length": str(content.size)},
             direct_passthrough=True,
         )
-        response.call_on_close(content.close)
-        return response
 
 
 def _picture(content: dict[str, Any], by: str, order: str, top: int) -> dict[str, Any]:

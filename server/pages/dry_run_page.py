@@ -113,7 +113,7 @@ def _check_links(directory: Path, top: Path) -> None:
     """Raise `BadInput` if a link below a directory leads out of the root, or there is too much."""
     seen = 0
     # A directory that cannot be listed has no links to follow; bin/dedup names it.
-    for where, directories, files in os.walk(directory, onerror=lambda error: None):
+    for where, directories, files in os.walk(directory, onerror=None):
         for name in (*directories, *files):
             seen += 1
             entry = Path(where, name)

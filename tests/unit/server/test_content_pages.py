@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 from urllib.parse import quote
 
 import orjson
@@ -13,7 +16,7 @@ from flask.testing import FlaskClient
 
 from dedupindex.index import summary
 from dedupindex.index.identity import Settings
-from server import commands, summaries
+from server import commands, summaries, wsgi_fast_path
 from server.pages import content_pages
 from server.pages.blueprint import POLICY
 from tests.conftest import MakeIndex
@@ -247,7 +250,7 @@ def test_a_search_that_took_too_long_goes_on(index: Path, monkeypatch: pytest.Mo
     assert len(texts) == 4 and "There are no more." in texts[-1]
     assert sum("These 1 were found" in text for text in texts) == 1
     assert sum("None was found" in text for text in texts) == 2
-    monkeypatch.setattr(content_pages, "_STARTING", 0.01)  # killed before it says anything
+    monkeypatch.setattr(content_pages, "_GRACE", 0.01)  # killed before it says anything
     shown = page(web.get("/pages/captures?mime=video/mp4"))
     assert "so there may be more" in shown.text and not next_of(shown)
 
@@ -296,9 +299,52 @@ def test_a_download_is_whole_or_refused(index: Path, monkeypatch: pytest.MonkeyP
     full = served(index)
     assert "are being prepared already" in page(full.get(path), 503).text
     monkeypatch.undo()
-    for _ in range(commands.AT_ONCE + 1):  # each gives back what it took
+    for _ in range(commands.FILES + 1):  # each gives back what it took
         with web.get(path) as sent:
             assert sent.status_code == 200
+
+
+def test_files_that_are_not_sent_yet_are_few(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "FILES", 2)
+    monkeypatch.setattr(wsgi_fast_path, "_SHORT", 0)  # what is short is sent at once
+    web = served(index)
+    path = "/pages/captures.csv?status=200"
+    slow = [web.get(path) for _ in range(2)]
+    assert "2 lists are being sent already; try again soon" in page(web.get(path), 503).text
+    slow[0].close()  # its client is gone
+    with web.get(path) as sent:
+        assert sent.data == slow[1].data
+    slow[1].close()
+
+
+def test_head_of_a_download_searches_for_nothing(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = served(index)
+    monkeypatch.setattr(commands, "_begin", None)
+    sent = web.head("/pages/captures.csv?status=200")
+    assert (sent.status_code, sent.mimetype, sent.data) == (200, "text/csv", b"")
+    assert "Content-Length" not in sent.headers and "Content-Disposition" in sent.headers
+    assert web.head("/pages/captures.csv").status_code == 400
+
+
+def test_a_full_disk_is_named_and_no_defect(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    web = served(index)
+    path = "/pages/captures.csv?status=200"
+    with open("/dev/full", "r+b", buffering=0) as full, TemporaryFile() as messages:
+        files = iter([full, messages])
+        monkeypatch.setattr(commands, "TemporaryFile", lambda: next(files))
+        refused = web.get(path)
+        assert "No space left on device" in refused.text and "(TMPDIR)" in page(refused, 503).text
+    monkeypatch.undo()
+
+    def make() -> IO[bytes]:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(commands, "TemporaryFile", make)
+    for other in (path, "/pages/captures?status=200"):
+        refused = web.get(other)
+        assert "No space left on device" in refused.text and "(TMPDIR)" in page(refused, 503).text
 
 
 def test_filters_of_captures_are_changed_one_by_one(index: Path) -> None:
