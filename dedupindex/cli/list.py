@@ -110,7 +110,7 @@ def command(
         raise click.UsageError("give one of --csv and --json")
     if follow and not wants_json():
         raise click.UsageError("--next needs --json")
-    if (url or digest) is not None and (after or seconds or follow):
+    if not (url is None and digest is None) and (after is not None or seconds or follow):
         raise click.UsageError("--after, --seconds and --next are not for --url and --digest")
     matches = _matcher(prefix=prefix, **conditions)
     where = index_or_engine(index, engine)
@@ -127,7 +127,7 @@ def command(
         typed = {"url": url or prefix, **{name: conditions[name] for name in names}}
         why = partial(why_none, opened, crawl, **{name: text or "" for name, text in typed.items()})
         search = Search(captures, matches, seconds)
-        return print_captures(search, limit, why, csv=csv, follow=follow)
+        return print_captures(search, limit, why, csv=csv, follow=follow, further=bool(after))
 
 
 def without_positions(captures: Iterable[Capture]) -> Iterator[tuple[str, Capture]]:
@@ -294,10 +294,12 @@ def print_captures(
     *,
     csv: bool = False,
     follow: bool = False,
+    further: bool = False,
 ) -> int:
     """Print captures as a table, CSV or JSON lines; returns the exit status.
 
-    `why_none` is asked if there are none. With `follow`, a last JSON line says where to go on.
+    `why_none` is asked if there are none, unless these are `further` ones, after a position. With
+    `follow`, a last JSON line says where to go on.
     """
     captures = iter(search)
     first = next(captures, None)
@@ -315,6 +317,9 @@ def print_captures(
         position = None
     if follow:
         print_json({"next": position})
+    if first is None and position is None and further:
+        say("no further capture matches")
+        return NOTHING_FOUND
     if first is None and position is None:
         why = why_none()
         say(f"no capture matches{why and '; '}{why}")

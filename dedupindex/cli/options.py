@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,7 +51,9 @@ def _check_number(
 ) -> None:  # fmt: skip
     """Refuse what is no number at all, and say between which bounds it must be."""
     try:
-        parse(value)
+        number = parse(value)
+        if isinstance(number, float) and not isfinite(number):
+            raise ValueError(value)  # nan compares with no bound, and inf is below none
     except ValueError:
         most = "" if kind.max is None else f" and at most {kind.max:,}"
         kind.fail(f"{value!r} is not a number of at least {kind.min:,}{most}", param, ctx)

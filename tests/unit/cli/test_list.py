@@ -221,7 +221,7 @@ def test_a_search_ends_in_time_and_says_where_to_go_on(index: Path) -> None:
         ] == f"{json.dumps(last)}\n".replace(" ", "")
         after = last["next"]
     assert [(one["date"], one["url"]) for one in whole] == listed(index)
-    assert typed(*words[:2], "--after", after, status=10)[1] == "no capture matches\n"
+    assert typed(*words[:2], "--after", after, status=10)[1] == "no further capture matches\n"
     out, said = typed("list", index, "--limit", "3")
     assert re.search(r"--limit 0 lists all, --after [\w.]+ lists the next\n", said)
     assert typed("list", index, "--seconds", "600") == typed("list", index)
@@ -233,8 +233,11 @@ def test_positions_that_are_none_are_refused(index: Path) -> None:
         said = typed("list", index, "--after", none, status=status)[1]
         assert not none or f"no list of captures has a position {none!r}" in said
     for words in (("--after", "02.1"), ("--seconds", "1"), ("--json", "--next")):
-        for kind in (("--url", "http://x/"), ("--digest", sha1(1))):
+        for kind in (("--url", "http://x/"), ("--url", ""), ("--digest", sha1(1))):
             assert "are not for --url" in typed("list", index, *words, *kind, status=2)[1]
+    for none in ("nan", "inf", "-inf", "NaN", "1e999"):
+        said = typed("list", index, f"--seconds={none}", status=2)[1]
+        assert f"{none!r} is not a number of at least 0" in said
     assert "--next needs --json" in typed("list", index, "--next", status=2)[1]
 
 
