@@ -35,7 +35,7 @@ _UNCHANGED = (BadInput, HasDependents, RequestError)  # errors after which nothi
 IMPACT: dict[str, dict[str, Any]] = {
     "container": {
         **fields.TEXT,
-        "description": "All of this file; with / at its end, of all below.",
+        "description": "All captures of this file; of all files below it, if it ends with /.",
     },
     "crawl": {**fields.TEXT, "description": "All of this crawl."},
     "host": {**fields.TEXT, "description": "All of this host and those below it."},

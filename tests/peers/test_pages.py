@@ -379,6 +379,17 @@ def test_keys_lead_from_a_picture_to_who_refers_to_a_capture(
         is_quiet(window)
 
 
+def test_headings_that_sort_name_the_note(window: Browser, make_index: MakeIndex) -> None:
+    described = (
+        "return [...document.querySelectorAll('th button')]"
+        ".map((one) => one.getAttribute('aria-describedby'))"
+    )
+    with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
+        window.open(at(server, "/pages/captures?host=example.com"))
+        assert window.run(described) == ["sort-note"] * 6
+        assert "A heading sorts this page only" in window.text("#sort-note")
+
+
 def test_keys_sort_the_captures_of_a_page(window: Browser, make_index: MakeIndex) -> None:
     """Only those: the order of the whole list is that of digests, and without script of all."""
     tab, enter = "\ue004", "\ue007"

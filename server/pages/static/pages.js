@@ -227,6 +227,7 @@
       const button = document.createElement("button");
       button.type = "button";
       button.className = "sort";
+      button.setAttribute("aria-describedby", table.dataset.sorted);
       button.append(...heading.childNodes);
       button.addEventListener("click", () => sort(table, heading));
       heading.append(button);
