@@ -184,18 +184,18 @@ class Commands:
             timer = threading.Timer(enough or LONGEST, end)
             timer.start()
             try:
-                kept, last = _lines(process.stdout, lines)
+                first_lines, last = _lines(process.stdout, lines)
                 process.wait()
             finally:
                 timer.cancel()
                 _kill(process)
             messages = _messages(stderr)
         if late.is_set() and enough:
-            return CommandOutput(kept, last, messages, is_complete=False)
+            return CommandOutput(first_lines, last, messages, is_complete=False)
         if late.is_set():
             raise _too_long(words[0])
         _check(words[0], process.returncode, messages)
-        return CommandOutput(kept, last, messages)
+        return CommandOutput(first_lines, last, messages)
 
 
 def _words(name: str, options: Sequence[str]) -> list[str]:
@@ -257,13 +257,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _lines(stream: IO[bytes], most: int) -> tuple[list[bytes], bytes]:
     """Return the first lines of a stream, and the last one, in bounded memory."""
-    kept: list[bytes] = []
+    first_lines: list[bytes] = []
     last = b""
     while line := stream.readline(_LONGEST_LINE):
-        if last and len(kept) < most:
-            kept.append(last)
+        if last and len(first_lines) < most:
+            first_lines.append(last)
         last = line
-    return kept, last
+    return first_lines, last
 
 
 def _messages(stream: IO[bytes]) -> list[str]:

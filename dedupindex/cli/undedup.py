@@ -154,11 +154,11 @@ def _next(results: Sequence[Results], out: str) -> Iterator[str]:
     """Yield the command that compares restored files, and that which an index needs."""
     part = next((one.part for one in results), "")  # only one place has parts
     cut = f"/{part}".rstrip("/")
-    again = f"{out.rstrip('/')}{cut}"
-    yield f"to compare them: bin/verify --against BEFORE{cut} {shlex.quote(again)} --records"
+    address = f"{out.rstrip('/')}{cut}"
+    yield f"to compare them: bin/verify --against BEFORE{cut} {shlex.quote(address)} --records"
     below = cut if part.endswith("/") else cut.rpartition("/")[0]  # of one object, where it is
     places = [f"{one.store or os.path.abspath(one.directory)}{below}" for one in results]
-    yield f"next: {index_step([again], places)}"
+    yield f"next: {index_step([address], places)}"
 
 
 def _check_in_place(sets: list[Path], unreadable: list[Restored], jobs: int) -> int:
