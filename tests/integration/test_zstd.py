@@ -363,7 +363,7 @@ def test_printed_commands_have_the_dictionary(
         shutil.copy(FILES["external"], tmp_path / "in" / f"{name}.warc.zst")
     text, _ = typed("dedup", *GIVEN, tmp_path / "in", "--out", tmp_path / "out")
     printed = [line for line in text.splitlines() if " bin/" in line]
-    assert len(printed) == 2
+    assert len(printed) == 3
     assert all(line.endswith(f" --zstd-dictionary {DICTIONARY}") for line in printed)
     monkeypatch.setenv(VARIABLE, "")
     _, said = typed("undedup", tmp_path / "out", "--out", tmp_path / "back", status=7)
