@@ -6,6 +6,7 @@ anything, so whoever walks must name it.
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import stat
@@ -69,7 +70,8 @@ def is_file(path: str | Path, on_error: OnError) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        on_error(error)
+        if error.errno != errno.ELOOP:  # a link to itself leads nowhere, too
+            on_error(error)
         return False
 
 
