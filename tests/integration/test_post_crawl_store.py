@@ -831,10 +831,13 @@ def test_a_rehearsal_of_what_is_in_a_store(stored: Stored, arcs: Path, tmp_path:
     for name, sources in (
         ("here", (stored.source, arcs)), ("there", (stored.warcs, f"{stored.bucket.url}/arcs")),
     ):  # fmt: skip
-        output, _ = typed("rehearse", *sources, "--work", tmp_path / name, *ONE, "--json")
+        words = ("rehearse", *sources, "--work", tmp_path / name, *ONE, "--json")
+        output, _ = typed(*words, status=7)  # an empty file, and damage
         steps.append([json.loads(line) for line in output.splitlines()])
     assert len(steps[0]) == 7
     for one, other in zip(*steps, strict=True):
+        left = [len(step.pop("left", ())) for step in (one, other)]
+        assert left[0] == left[1]
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
     assert content(tmp_path / "here" / "out") == content(tmp_path / "there" / "out") != {}
     assert stored.results("") == before
