@@ -32,9 +32,11 @@ from dedupindex.cli.options import (
 )
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import (
+    INDEX_PAGE,
     check_outputs,
     index_steps,
     names_below,
+    reread_step,
     write_cdxj,
     write_offsets,
 )
@@ -71,9 +73,7 @@ bin/dedup s3://bucket/warcs/ --in-place --work ~/warcs.dedup    # replaces objec
 bin/rewrite ~/warcs.dedup/plan --undo              # restores the files bit for bit
 bin/rewrite ~/warcs.dedup/plan --commit            # discards the removed records
 """
-_PAGE = "docs/post-crawl.md#originals-outside-of-the-sources"
-_OUTDATED = f"repeat this with --update-index: the index is outdated ({_PAGE})"
-_REPLACED = f"an index that has these files is outdated: {{}} ({_PAGE})"
+_OUTDATED = f"repeat this with --update-index: the index is outdated ({INDEX_PAGE})"
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
 _VERIFY = "verify: "
@@ -193,8 +193,7 @@ def _index_steps(
     if options.index:
         return [_OUTDATED]
     if out is None:
-        command = with_dictionaries(f"bin/index --replace {shlex.join(sources)} INDEX")
-        return [_REPLACED.format(printable(command))]
+        return [f"{reread_step(shlex.join(sources))} ({INDEX_PAGE})"]
     return index_steps(str(out), report.moved, options.spark)
 
 

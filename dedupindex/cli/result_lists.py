@@ -31,6 +31,7 @@ from dedupindex.runtime.tables import printable
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
 
+INDEX_PAGE = "docs/post-crawl.md#originals-outside-of-the-sources"
 _MOST_STEPS, _MOST_RESULTS = 5, 20  # commands for an index, and results that one names
 _NO_NAME = "its captures are not in the CDXJ: its name is not UTF-8"
 
@@ -69,6 +70,12 @@ def index_steps(out: str, files: Iterable[tuple[str, str]], spark: str = "") -> 
     if len(by_place) > _MOST_STEPS or max(map(len, by_place.values()), default=0) > _MOST_RESULTS:
         return [index_step([out], list(by_root), spark)]
     return [index_step(results, [place], spark) for place, results in by_place.items()]
+
+
+def reread_step(files: str) -> str:
+    """Return what an index needs whose files were replaced in place, or restored."""
+    command = with_dictionaries(f"bin/index --replace {files} INDEX")
+    return printable(f"an index that has these files is outdated: {command}")
 
 
 def index_step(results: Sequence[str], places: Sequence[str], spark: str = "") -> str:

@@ -20,13 +20,14 @@ from dedupindex.cli.options import (
     results_of,
     shared_options,
     wants_json,
-    with_dictionaries,
 )
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import (
+    INDEX_PAGE,
     check_outputs,
     index_steps,
     names_below,
+    reread_step,
     write_cdxj,
     write_offsets,
 )
@@ -77,8 +78,7 @@ _TRUSTED = (
     "before you delete anything, compare with bin/verify --against SOURCE DIR --originals "
     "DIR-OF-THE-OTHER-HOST"
 )
-_RESTORED = "next: an index that has these files is outdated: bin/index --replace FILE... INDEX"
-_PAGE = "docs/post-crawl.md#originals-outside-of-the-sources"
+_ANY = "FILE..."  # as the files that an index has to read again
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    # only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
@@ -164,7 +164,7 @@ def command(
 def _index_steps(out: Path | str | None, own: Containers, spark: str) -> list[str]:
     """Return the lines that say what an index needs after a run."""
     if out is None:
-        return [f"{with_dictionaries(_RESTORED)} ({_PAGE})"]
+        return [f"next: {reread_step(_ANY)} ({INDEX_PAGE})"]
     moved = [(one.root, one.name) for one in own.values()]
     return [f"next: {step}" for step in index_steps(str(out), moved, spark)]
 
@@ -333,7 +333,7 @@ def undo_all(
             shown = finished(results, "restoring", len(tasks), progress)
             status = print_restored(chain(not_restorable, shown))
         if tasks and not status and not wants_json():
-            click.echo(as_called(with_dictionaries(_RESTORED)))
+            click.echo(as_called(f"next: {reread_step(_ANY)}"))
         return status
 
 

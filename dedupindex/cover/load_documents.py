@@ -41,7 +41,7 @@ from dedupindex.object_store import (
     redacted,
 )  # fmt: skip
 from dedupindex.runtime.files import named_errors
-from dedupindex.warc.zstd_format import FrameStream
+from dedupindex.warc.zstd_format import MAGIC, FrameStream
 
 BATCH_LINES, _BATCH_BYTES = 500, 4 << 20
 _MAX_PREPARED = 100_000  # hashes of texts that a process remembers
@@ -124,7 +124,7 @@ def shingled(n: int, line: Line, ks: Iterable[int]) -> tuple[dict[str, Any], dic
 
 # --- sources: lines of JSON, and archives through `corpus` ----------------------------------------
 
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_GZIP = b"\x1f\x8b"
 _CHANGED = "{} was changed while it was read"
 _BUFFER = 1 << 17  # bytes of a file that are read at once
 _LONGEST_LINE = 1 << 28  # bytes
@@ -335,7 +335,7 @@ def size_of(files: Iterable[str]) -> int:
                 size += stream.seek(0, os.SEEK_END)
         except (OSError, BadSource):  # which reading will report
             return 0
-        if head.startswith(_GZIP) or head == _ZSTD:
+        if head.startswith(_GZIP) or head == MAGIC:
             return 0
     return size
 
@@ -351,7 +351,7 @@ def _opened(path: str) -> Iterator[tuple[BinaryIO, RawIOBase]]:
         head = stream.peek(4)[:4]
         if head.startswith(_GZIP):
             yield cast(BinaryIO, gzip.GzipFile(fileobj=stream)), raw
-        elif head == _ZSTD:
+        elif head == MAGIC:
             yield io.BufferedReader(FrameStream(stream), 1 << 20), raw
         else:
             yield stream, raw

@@ -25,7 +25,7 @@ from dedupindex.sources.warc_files import find
 from tests.support.commands import ended, typed
 from tests.support.paths import ROOT
 from tests.support.rewriting import content
-from tests.unit.post_crawl.test_index_originals import write
+from tests.unit.post_crawl.test_index_originals import two_crawls, write
 
 BODIES = [Random(number).randbytes(1500) for number in range(3)]
 
@@ -33,9 +33,7 @@ BODIES = [Random(number).randbytes(1500) for number in range(3)]
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """Two files of the same three payloads."""
-    for day in (2, 3):
-        write(tmp_path / f"archive/crawl{day}.warc.gz", day, BODIES)
-    return tmp_path / "archive"
+    return two_crawls(tmp_path / "archive", BODIES)
 
 
 def test_a_result_whose_name_is_not_utf_8_is_refused_first(archive: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from tests.support.commands import ended, typed
 from tests.support.rewriting import content
-from tests.unit.post_crawl.test_index_originals import write
+from tests.unit.post_crawl.test_index_originals import two_crawls, write
 
 BODIES = [Random(number).randbytes(1500) for number in range(3)]
 
@@ -25,9 +25,7 @@ BODIES = [Random(number).randbytes(1500) for number in range(3)]
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """Two files of the same three payloads."""
-    for day in (2, 3):
-        write(tmp_path / f"archive/crawl{day}.warc.gz", day, BODIES)
-    return tmp_path / "archive"
+    return two_crawls(tmp_path / "archive", BODIES)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from dedupindex.sources.warc_files import find
 from tests.support.commands import ended, typed
 from tests.support.paths import ROOT
 from tests.support.rewriting import content
-from tests.unit.post_crawl.test_index_originals import write
+from tests.unit.post_crawl.test_index_originals import two_crawls, write
 
 BODIES = [Random(number).randbytes(1500) for number in range(3)]
 Close = Callable[..., None]
@@ -74,9 +74,7 @@ def shut(monkeypatch: pytest.MonkeyPatch, close: Close) -> Close:
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
     """Two files of the same three payloads, each in a directory of its own."""
-    for day in (2, 3):
-        write(tmp_path / f"archive/d{day}/crawl{day}.warc.gz", day, BODIES)
-    return tmp_path / "archive"
+    return two_crawls(tmp_path / "archive", BODIES, "d{0}/crawl{0}.warc.gz")
 
 
 def test_verify_names_it_as_a_finding_of_damage(archive: Path, close: Close) -> None:

@@ -31,6 +31,13 @@ def write(path: Path, day: int, bodies: list[bytes], host: str = "a") -> Path:
     return path
 
 
+def two_crawls(folder: Path, bodies: list[bytes], form: str = "crawl{}.warc.gz") -> Path:
+    """Write two files of the same payloads, of two days; return their directory."""
+    for day in (2, 3):
+        write(folder / form.format(day), day, bodies)
+    return folder
+
+
 def index_of(tmp_path: Path, *sources: Path, options: tuple[str, ...] = ()) -> Path:
     index = tmp_path / "index"
     argv = ["index", *options, "--whitelist", "--mime", ".*", *map(str, sources), str(index)]

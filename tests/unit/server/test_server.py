@@ -396,8 +396,18 @@ def test_a_defect_is_an_answer_and_one_line_of_the_log(
     assert "Traceback" not in response.text
 
 
+@pytest.fixture
+def outages(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Callable[[], list[str]]:
+    """Return the lines of the log that say why requests were answered 503."""
+    monkeypatch.setattr("server.logs.LOGGER.propagate", True)
+    monkeypatch.setattr("server.logs._logged", {})
+    return lambda: [line for line in caplog.messages if "answered 503" in line]
+
+
 def test_why_writes_are_answered_503_is_logged_once_a_minute(
-    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: Client, monkeypatch: pytest.MonkeyPatch, outages: Callable[[], list[str]]
 ) -> None:
     """On a full disk lookups work, so nothing else would tell the operator."""
 
@@ -405,35 +415,29 @@ def test_why_writes_are_answered_503_is_logged_once_a_minute(
         raise IndexUnavailable("crawls.mdb cannot be opened: No space left on device")
 
     monkeypatch.setattr("server.worker_crawls.Crawls.write", full)
-    monkeypatch.setattr("server.logs.LOGGER.propagate", True)
-    monkeypatch.setattr("server.logs._logged", {})
     now = [0.0]
     monkeypatch.setattr("server.logs.time.monotonic", lambda: now[0])
     web = client()
     for second in (0, 30, 61, 62):
         now[0] = second
         assert code(web.post("/crawls", data={"name": "a"})) == (503, "index_unavailable")
-    logged = [line for line in caplog.messages if "answered 503" in line]
     why = "crawls.mdb cannot be opened: No space left on device"
-    assert logged == [f"POST /crawls answered 503 index_unavailable: {why}"] * 2
+    assert outages() == [f"POST /crawls answered 503 index_unavailable: {why}"] * 2
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])
 def test_why_lookups_of_a_batch_are_answered_503_is_logged(
-    client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+    client: Client, monkeypatch: pytest.MonkeyPatch, outages: Callable[[], list[str]], kind: str
 ) -> None:
     def damaged(*_: object, **__: object) -> None:
         raise Damaged("an entry has lost bytes")
 
     monkeypatch.setattr("server.api.lookup_batch.decide.decide", damaged)
-    monkeypatch.setattr("server.logs.LOGGER.propagate", True)
-    monkeypatch.setattr("server.logs._logged", {})
     lookups = [{"digest": str(sha1(1)), "url": "http://a.example/", "as_of": "2026"}] * 2
     whole = json.dumps({"lookups": lookups})
     body = whole if kind == "application/json" else "\n".join(map(json.dumps, lookups))
     client().post("/lookup", data=body, content_type=kind)
-    logged = [line for line in caplog.messages if "answered 503" in line]
-    assert logged == ["POST /lookup answered 503 damaged: an entry has lost bytes"]
+    assert outages() == ["POST /lookup answered 503 damaged: an entry has lost bytes"]
 
 
 @pytest.mark.parametrize("url", ["é", "中", "http://a.example/%e9é"])
