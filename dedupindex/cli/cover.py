@@ -51,12 +51,6 @@ def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple
     raise click.BadParameter("takes thresholds above 0 and at most 1, as 0.5,0.7,0.9")
 
 
-def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> float:
-    if seconds != seconds:  # nan is neither below 0 nor above
-        raise click.BadParameter("takes a number of seconds")
-    return seconds
-
-
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @option("--relation", required=True, metavar="FILE|EXPR", help="When document b covers document a.")
@@ -84,7 +78,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     help="Keep at least this many documents of each host.",
 )  # fmt: skip
 @option(
-    "--exact-seconds", type=RealNumber(0), default=EXACT_SECONDS, callback=_seconds,
+    "--exact-seconds", type=RealNumber(0), default=EXACT_SECONDS,
     help="Time limit for the optimal cover of a component; 0: greedy only.",
 )  # fmt: skip
 @flag("--approximate", help="Find pairs by MinHash; the share of pairs found is measured.")

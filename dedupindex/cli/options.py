@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,8 +51,8 @@ def _check_number(
     """Refuse what is no number at all, and say between which bounds it must be."""
     try:
         number = parse(value)
-        if isinstance(number, float) and not isfinite(number):
-            raise ValueError(value)  # nan compares with no bound, and inf is below none
+        if number != number:
+            raise ValueError(value)  # nan is neither below a bound nor above it
     except ValueError:
         most = "" if kind.max is None else f" and at most {kind.max:,}"
         kind.fail(f"{value!r} is not a number of at least {kind.min:,}{most}", param, ctx)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+
+from dedupindex.cache import Cache
 
 _NONE: frozenset[int] = frozenset()
-_RESOLVED = 1 << 18  # paths whose targets are kept
+_RESOLVED = 64 << 20  # bytes of paths and their targets that are kept
 _IN_WACZ = "/archive/"  # between the name of a WACZ and that of a file in it
 
 
@@ -64,7 +65,7 @@ class ContainerNames:
         self._last = defaultdict[str, set[int]](set)  # by their last names, those with directories
         self._below = defaultdict[str, set[int]](set)  # directories, without the slash
         self._local = any("/" in text and "://" not in text for text in texts)
-        self._real = lru_cache(_RESOLVED)(os.path.realpath)  # a purge asks for each capture
+        self._resolved = Cache[str, str](_RESOLVED)  # a purge asks for each capture
         for at, text in enumerate(texts):
             for spelled in spellings(text):
                 if text.endswith("/"):
@@ -89,6 +90,9 @@ class ContainerNames:
             whole = {name, self._real(name)} if self._is_path(name) else {name}
             if found := set[int]().union(*map(self._above, whole)):
                 self._last[last_name(name)] |= found
+
+    def _real(self, name: str) -> str:
+        return self._resolved.get(name) or self._resolved.keep(name, os.path.realpath(name))
 
     def _is_path(self, name: str) -> bool:
         """Return whether links in a name matter: no link leads from a path to a store."""

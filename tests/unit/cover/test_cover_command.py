@@ -185,7 +185,7 @@ def test_text_of_the_web_is_escaped_on_the_page(tmp_path: Path) -> None:
         (["--relation", JOURNALIST, "--cost", "siz"], 4, "there is no siz here"),
         (["--relation", JOURNALIST, "--update", "none.jsonl"], 4, "there is no state of a run"),
         (["--relation", JOURNALIST, "--memory", "lots"], 2, "lots is no amount of memory"),
-        (["--relation", JOURNALIST, "--exact-seconds", "nan"], 2, "takes a number of seconds"),
+        (["--relation", JOURNALIST, "--exact-seconds", "nan"], 2, "'nan' is not a number"),
         (
             ["--relation", "none.txt"],
             4,
