@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import blake3
 
+from dedupindex.cache import Cache
 from dedupindex.errors import SOURCE_ERRORS, BadSource, Damaged
 from dedupindex.object_store.copied_parts import (
     PART,
@@ -196,6 +197,7 @@ class PartialCopy:
         self.file: BinaryIO = TemporaryFile(prefix="dedupindex-", buffering=0)  # noqa: SIM115
         os.ftruncate(self.file.fileno(), self.size)
         self._started = False
+        self._there = Cache[tuple[int, int], bool]()  # ranges that are in the file
 
     def close(self) -> None:
         self._remote.close()
@@ -204,14 +206,17 @@ class PartialCopy:
     def need(self, offset: int, count: int) -> None:
         """Read a range, what shows that a record follows it, and the dictionary of one in zstd.
 
-        Raises `BadSource`.
+        A range that was read before is not read again. Raises `BadSource`.
         """
+        if self._there.get((offset, count)):
+            return
         record = self._read(offset, count + _FOLLOWS)
         if record[:4] in (_FRAME, _SKIPPABLE) and not self._started:
             self._started = True
             start = self._read(0, min(8, self.size))
             if start[:4] == _SKIPPABLE:
                 self._read(0, 8 + int.from_bytes(start[4:8], "little"))
+        self._there.keep((offset, count), value=True)
 
     def _read(self, offset: int, count: int) -> bytes:
         """Copy a range, and return its first piece."""

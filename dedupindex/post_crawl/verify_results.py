@@ -79,40 +79,51 @@ def verify_containers(
 ) -> Iterator[Proof]:  # fmt: skip
     """Compare rewritten files with the files before, by code that has not written them.
 
-    Files are divided for `jobs` processes. A file is compared again as a whole if more than remarks
-    is found in a part, so that findings do not depend on how it was divided; one in a store in any
-    case. On a Spark `cluster` files are not divided. Yields one proof for each file, in any order.
+    Files are divided for `jobs` processes, or large ones for a Spark `cluster`. A file is compared
+    again as a whole if more than remarks is found in a part, so that findings do not depend on how
+    it was divided; one in a store in any case. Yields one proof for each file, in any order.
     """
-    if cluster is not None:
-        yield from _verify_on(cluster, verify_job._replace(seen=Cache()), containers)
-        return
-    parts = verify_job.job.plan.parts(jobs)
+    plan = verify_job.job.plan
+    parts = {file.number: [range(file.size)] for file in containers}
+    parts |= plan.parts(jobs) if cluster is None else plan.task_parts(cluster.cores)
     tasks = [_VerifyTask(file, part) for file in containers for part in parts[file.number]]
     proofs: defaultdict[int, list[Proof]] = defaultdict(list)
     again = []
-    for file, proof in side_by_side(_verify, verify_job._replace(seen=Cache()), tasks, jobs):
+    for file, proof in _verified(verify_job, tasks, jobs, cluster):
         found = proofs[file.number]
         found.append(proof)
         if len(found) < len(parts[file.number]):
             continue
         stored = verify_job.job.store or is_remote(file.path)  # a store may err once
         if all(one.sound for one in found) or (len(found) == 1 and not stored):
-            whole = Proof(1, file.size)
-            for one in found:
-                whole.add(one)
-            yield whole
+            yield _proof_of(file, found)
         else:
             again.append(_VerifyTask(file, range(file.size)))
         del proofs[file.number]
-    for file, proof in side_by_side(_verify, verify_job._replace(seen=Cache()), again, jobs):
-        whole = Proof(1, file.size)
-        whole.add(proof)
-        yield whole
+    for file, proof in _verified(verify_job, again, jobs, cluster):
+        yield _proof_of(file, [proof])
+
+
+def _proof_of(file: ManifestContainer, parts: Iterable[Proof]) -> Proof:
+    whole = Proof(1, file.size)
+    for part in parts:
+        whole.add(part)
+    return whole
 
 
 class _VerifyTask(NamedTuple):
     container: ManifestContainer
-    part: range  # of `Plan.parts`
+    part: range  # of `Plan.parts`, or of `Plan.task_parts`
+
+
+def _verified(
+    verify_job: VerifyJob, tasks: list[_VerifyTask], jobs: int, cluster: Cluster | None
+) -> Iterator[tuple[ManifestContainer, Proof]]:
+    """Compare parts of files; facts of objects are requested anew."""
+    fresh = verify_job._replace(seen=Cache())
+    if cluster is not None:
+        return _verify_on(cluster, fresh, tasks)
+    return side_by_side(_verify, fresh, tasks, jobs)
 
 
 def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer, Proof]:
@@ -134,7 +145,7 @@ def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer
                 if not part.start and hash_of(old.ranges) != container.content_hash:
                     message = "with the members in its journal it is not the file that was scanned"
                     proof.add_findings([Finding("bytes-changed", container.path, -1, "", message)])
-            ranges = ComparedPart(part, places.part, part.stop == container.size)
+            ranges = _compared(container, part, places)
             found = verify_pair(old, new, places.find, places.members, ranges)
             if job.out is None and is_remote(container.path):  # copies were compared
                 found = (finding._replace(file=container.path) for finding in found)
@@ -168,46 +179,51 @@ def _unreadable(container: ManifestContainer, error: Exception) -> Finding:
 
 
 class _StoredPair(NamedTuple):
-    """What an executor of Spark needs to compare a file with the file before, both in a store."""
+    """What an executor of Spark needs to compare a part of a file with the file before.
+
+    Both are in stores.
+    """
 
     container: ManifestContainer
     new: Place
     places: _OriginalPlaces
+    ranges: ComparedPart
 
 
 def _verify_on(
-    cluster: Cluster, verify_job: VerifyJob, containers: list[ManifestContainer]
-) -> Iterator[Proof]:
-    unreadable: list[Proof] = []
+    cluster: Cluster, verify_job: VerifyJob, tasks: list[_VerifyTask]
+) -> Iterator[tuple[ManifestContainer, Proof]]:
+    unreadable: list[tuple[ManifestContainer, Proof]] = []
 
-    def tasks() -> Iterator[_StoredPair]:
-        for file in containers:
+    def pairs() -> Iterator[_StoredPair]:
+        for file, part in tasks:
             try:
-                places = _original_places(verify_job, file, range(file.size))
+                places = _original_places(verify_job, file, part)
             except Damaged as error:
-                unreadable.append(Proof(1, file.size))
-                unreadable[-1].add_findings([_unreadable(file, error)])
+                unreadable.append((file, Proof()))
+                unreadable[-1][1].add_findings([_unreadable(file, error)])
                 continue
-            yield _StoredPair(file, verify_job.job.place.verified(file.name), places)
+            new = verify_job.job.place.verified(file.name)
+            yield _StoredPair(file, new, places, _compared(file, part, places))
 
-    yield from task_rows(cluster, _verify_on_executor, tasks())
+    yield from task_rows(cluster, _verify_on_executor, pairs())
     yield from unreadable
 
 
-def _verify_on_executor(pair: _StoredPair) -> Iterator[Proof]:
-    """Yield the proof of a file; it is compared again if more than remarks is found."""
-    container, new, places = pair
-    for last in (False, True):
-        proof = Proof(1, container.size)
-        try:
-            old = to_verify(container.path)
-            proof.add_findings(verify_pair(old, new, places.find, places.members))
-        except (UnreadableFile, OSError) as error:
-            proof.add_findings([_unreadable(container, error)])
-        if proof.sound or last:
-            yield proof
-            return
-        places = places.as_they_are()
+def _verify_on_executor(pair: _StoredPair) -> Iterator[tuple[ManifestContainer, Proof]]:
+    """Yield the proof of a part of a file, which does not count the file."""
+    container, new, places, ranges = pair
+    proof = Proof()
+    try:
+        old = to_verify(container.path)
+        proof.add_findings(verify_pair(old, new, places.find, places.members, ranges))
+    except (UnreadableFile, OSError) as error:
+        proof.add_findings([_unreadable(container, error)])
+    yield container, proof
+
+
+def _compared(file: ManifestContainer, part: range, places: _OriginalPlaces) -> ComparedPart:
+    return ComparedPart(part, places.part, part.stop == file.size)
 
 
 class _OriginalPlaces(NamedTuple):
@@ -220,18 +236,6 @@ class _OriginalPlaces(NamedTuple):
     def find(self, wanted: OriginalReference) -> Iterable[OriginalHint]:
         """See `verify.locate_originals.FindOriginal`."""
         return self.hints.get((wanted.url, timestamp14(wanted.date)), ())
-
-    def as_they_are(self) -> _OriginalPlaces:
-        """Return the same places without what is known of their objects."""
-        hints = {
-            key: {hint._replace(file=_without_facts(hint.file)) for hint in found}
-            for key, found in self.hints.items()
-        }
-        return self._replace(hints=hints)
-
-
-def _without_facts(path: Place) -> Place:
-    return StoredPath(path.address) if isinstance(path, StoredPath) else path
 
 
 def _original_places(

@@ -15,6 +15,7 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -32,7 +33,9 @@ from tests.support.commands import typed
 from tests.support.corpora import Page, archive, html
 from tests.support.paths import ROOT
 from tests.support.ports import refusing_port
+from tests.support.rewriting import EARLY, LATE, content, members
 from tests.support.stores import Bucket, Fault, web
+from tests.support.warc_cases import response
 from tests.unit.cli.test_cli import dedupindex
 from tests.unit.object_store.test_object_store import captures, containers
 
@@ -199,6 +202,44 @@ def test_archives_in_a_store_are_verified_though_executors_are_killed(
     sent = report.pop("requests")
     assert isinstance(sent, dict) and sent["get"] >= expected.pop("requests")["get"] > 8
     assert report == expected and report["revisits_rebuilt"] == 9
+
+
+def test_a_large_file_is_divided_though_an_executor_is_killed(
+    tmp_path: Path, buckets: Callable[[], Bucket]
+) -> None:
+    """6,000 copies are three tasks, for which the file is read by range; one is done twice."""
+    source, bucket, copies = tmp_path / "in", buckets(), 6_000
+    source.mkdir()
+    bodies = [Random(number).randbytes(3000) for number in range(20)]
+    for name, count, date in (("a", 20, EARLY), ("b", copies, LATE)):
+        records = (
+            response(
+                bodies[at % 20], number=count + at, Target_URI=b"http://%d.test/" % at, Date=date
+            )
+            for at in range(count)
+        )
+        (source / f"{name}.warc.gz").write_bytes(members(*records))
+    for path in source.iterdir():
+        bucket.put(f"warcs/{path.name}", path.read_bytes())
+    expected = json.loads(typed("dedup", source, "--out", tmp_path / "local", "--json")[0])
+    assert expected["revisits"] == copies
+    work, requests, killed = tmp_path / "work", bucket.server.requests, list[int]()
+
+    def begun() -> bool:  # in the midst of the file, when there is a plan
+        planned = list(work.glob("plan/*/part.json"))
+        in_midst = requests[-1][2] and not requests[-1][2].startswith("bytes=0-")
+        return bool(planned and in_midst) and _killed_one(own.pid, killed)
+
+    with spark_session(tmp_path) as own:
+        bucket.server.faults.append(Fault("b.warc.gz", 1, cut=0, when=begun))
+        out = ("--out", f"{bucket.url}/smaller", "--state", tmp_path / "state", "--work", work)
+        report = own.run("dedup", f"{bucket.url}/warcs/", *out)
+    assert len(killed) == 1
+    for name in ("revisits", "refused", "verified", "bytes_after", "hosts"):
+        assert report[name] == expected[name]
+    assert bucket.content("smaller") == content(tmp_path / "local")
+    (parts,) = open_plan(work / "plan").task_parts(2).values()
+    assert len(parts) == 3
 
 
 def _killed_one(session: int, killed: list[int]) -> bool:

@@ -19,7 +19,7 @@ import re
 import shutil
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,6 +85,7 @@ _PRELOADED = 50_000  # copies of a plan that is held in memory: 100 MB
 _PARTS = 8  # for each process, into which its work is divided
 _MIN_PART = 1 << 21  # of work, counted as bytes of copies: 50 ms
 _WORK = 12_000  # of a copy besides its bytes: as much as so many bytes
+_MIN_TASK = 1 << 25  # likewise, of a part that another machine gets: a second, and its requests
 LINE = "l.* EXCLUDE (place)"
 """SQL of the columns `TYPES` of the view ``lines`` under the name ``l``."""
 _ROWS = 20480  # in a row group, all of which are read to find one container
@@ -241,9 +242,9 @@ class Plan:
             protected.setdefault(container, []).append(offset)
         self._loaded = copies, protected
 
-    def of_container(self, number: int) -> Plan:
-        """Return the plan of one container, held in memory, that another machine can use."""
-        copies = list(self.copies(number))
+    def of_container(self, number: int, part: range | None = None) -> Plan:
+        """Return the plan of a container or a part of it, in memory; other machines can use it."""
+        copies = list(self.copies(number, part))
         needed = {number, *(planned.original.container for planned in copies)}
         chosen = copy(self)
         chosen._loaded = {number: copies}, {number: list(self.protected(number))}
@@ -259,7 +260,7 @@ class Plan:
         `part` is one of its `parts`; None is all of it.
         """
         if self._loaded is None:
-            return map(_planned, self._rows(COPIES, COLUMNS, container))
+            return map(_planned, self._rows(COPIES, COLUMNS, container, part))
         copies = self._loaded[0].get(container, [])
         if part is not None:
             first, last = (
@@ -277,16 +278,39 @@ class Plan:
         whole = {number: [range(file.size)] for number, file in self._containers.items()}
         if self._loaded is None or jobs <= 1:
             return whole
-        work = {
-            number: [planned.line.stored + _WORK for planned in copies]
-            for number, copies in self._loaded[0].items()
-        }
-        most = max(_MIN_PART, sum(map(sum, work.values())) // (_PARTS * jobs))
+        copies_of = self._loaded[0].values()
+        work = sum(stored + _WORK for copies in copies_of for _, stored in map(_place_of, copies))
+        most = max(_MIN_PART, work // (_PARTS * jobs))
         divided = {
-            number: _divided(self._containers[number].size, copies, work[number], most)
+            number: _divided(self._containers[number].size, map(_place_of, copies), most)
             for number, copies in self._loaded[0].items()
         }
         return whole | divided
+
+    def task_parts(self, cores: int) -> dict[int, list[range]]:
+        """Divide containers that one core of a cluster would have long work with, as `parts` does.
+
+        Other containers are left out. A plan that is on disk is divided, too.
+        """
+        files = [f"{literal(part)}/{COPIES}" for part in self._parts]
+        query = f"""
+            SELECT container, sum(stored + {_WORK}) FROM read_parquet(?)
+            GROUP BY container ORDER BY container"""
+        with one_thread() as database:
+            rows = list(fetch_rows(database, query, [files]))
+        most = max(_MIN_TASK, int(sum(work for _, work in rows)) // (_PARTS * cores))
+        parts: dict[int, list[range]] = {}
+        for container, work in rows:
+            if work > most and container in self._containers:
+                size = self._containers[container].size
+                parts[container] = _divided(size, self._places(container), most)
+        return {container: divided for container, divided in parts.items() if len(divided) > 1}
+
+    def _places(self, container: int) -> Iterator[tuple[int, int]]:
+        """Return offsets and sizes of copies, in order."""
+        if self._loaded is not None:
+            return map(_place_of, self._loaded[0].get(container, ()))
+        return ((row[0], row[1]) for row in self._rows(COPIES, '"offset", stored', container))
 
     def protected(self, container: int) -> Iterator[int]:
         """Return the offsets of records that are originals, in order."""
@@ -294,10 +318,14 @@ class Plan:
             return iter(self._loaded[1].get(container, ()))
         return (row[0] for row in self._rows(ORIGINALS, 'DISTINCT "offset"', container))
 
-    def _rows(self, file: str, columns: str, container: int = -1) -> Iterator[tuple[Any, ...]]:
+    def _rows(
+        self, file: str, columns: str, container: int = -1, part: range | None = None
+    ) -> Iterator[tuple[Any, ...]]:
         """Yield rows of one container, or of all with -1, in order of offset."""
-        files = [f"{literal(part)}/{file}" for part in self._parts]
+        files = [f"{literal(one)}/{file}" for one in self._parts]
         where = "" if container < 0 else f"WHERE container = {container:d}"
+        if part is not None:
+            where += f' AND "offset" >= {part.start:d} AND "offset" < {part.stop:d}'
         with one_thread() as database:
             query = f'SELECT {columns} FROM read_parquet(?) {where} ORDER BY "offset"'
             yield from fetch_rows(database, query, [files])
@@ -307,14 +335,22 @@ def _offset_of(planned: Planned) -> int:
     return planned.line.offset
 
 
-def _divided(size: int, copies: list[Planned], work: list[int], most: int) -> list[range]:
-    """Divide a container at copies, so that a range has at most `most` work, or one copy."""
-    parts, start, sum_of = [], 0, 0
-    for planned, more in zip(copies, work, strict=True):
-        if sum_of and sum_of + more > most and planned.line.offset > start:
-            parts.append(range(start, planned.line.offset))
-            start, sum_of = planned.line.offset, 0
-        sum_of += more
+def _place_of(planned: Planned) -> tuple[int, int]:
+    return planned.line.offset, planned.line.stored
+
+
+def _divided(size: int, copies: Iterable[tuple[int, int]], most: int) -> list[range]:
+    """Divide a container at copies, so that a range has at most `most` work, or one copy.
+
+    `copies` are offsets and sizes, in order.
+    """
+    parts, start, work = [], 0, 0
+    for offset, stored in copies:
+        more = stored + _WORK
+        if work and work + more > most and offset > start:
+            parts.append(range(start, offset))
+            start, work = offset, 0
+        work += more
     return [*parts, range(start, size)]
 
 

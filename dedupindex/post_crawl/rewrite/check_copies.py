@@ -1,18 +1,24 @@
 """Check the records that a plan names, and make the revisits that replace them.
 
-The records of a large file are checked in parts, by several processes. Each writes what it found to
-a file, which counts only if the source is the same when it is rewritten.
+The records of a large file are checked in parts, by several processes or executors of Spark. Each
+writes what it found to a file. It counts only if the source is the same when it is rewritten; of an
+object, if the record has the same bytes.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from blake3 import blake3
+
 from dedupindex.errors import Damaged
+from dedupindex.object_store import PartialCopy
+from dedupindex.post_crawl.manifest.parquet import Line
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import (
     ORIGINAL_ELSEWHERE,
@@ -30,6 +36,8 @@ from dedupindex.warc.random_access import ExactRecord, NotExact, read_range
 from dedupindex.warc.record_facts import Refused
 
 _DEFLATE_LEVEL = 9  # revisits are small
+_MOST_READ = 8 << 20  # bytes of an object that are requested, or hashed, at once
+_MOST_BETWEEN = 1 << 16  # bytes between two records that are not worth a request
 
 
 class Replacement(NamedTuple):
@@ -42,6 +50,7 @@ class Replacement(NamedTuple):
     original: bytes  # the `record_key` of its original
     identity: tuple[int, int]  # device and inode of the original's file
     trusted: bool = False  # the original was not read
+    stored_hash: bytes = b""  # BLAKE3 of the record as it is stored, of `check_stored` alone
 
 
 class CopyChecker:
@@ -145,6 +154,48 @@ def check_all(checker: CopyChecker, planned: Sequence[Planned], spool: Path) -> 
         pickle.dump(found, stream)
 
 
+def check_stored(
+    checker: CopyChecker, source: PartialCopy, planned: Sequence[Planned], spool: Path
+) -> None:
+    """Check some records of an object, and write which revisits they become.
+
+    A record that must stay is checked again when the object is rewritten.
+    """
+    found: _Found = {}
+    for group in _near(planned):
+        first, last = group[0].line, group[-1].line
+        source.need(first.offset, last.offset + last.stored - first.offset)
+        for one in group:
+            with suppress(Refused):
+                hashed = _stored_hash(source.file, one.line)
+                found[_place(one)] = checker.check(one)._replace(stored_hash=hashed)
+    with open(spool, "wb") as stream:
+        pickle.dump(found, stream)
+
+
+def _near(planned: Sequence[Planned]) -> Iterator[list[Planned]]:
+    """Divide records into groups that are worth one request each."""
+    group: list[Planned] = []
+    for one in planned:
+        if group:
+            size = one.line.offset + one.line.stored - group[0].line.offset
+            last = group[-1].line
+            if size > _MOST_READ or one.line.offset - last.offset - last.stored > _MOST_BETWEEN:
+                yield group
+                group = []
+        group.append(one)
+    if group:
+        yield group
+
+
+def _stored_hash(file: BinaryIO, line: Line) -> bytes:
+    running, offset, end = blake3(), line.offset, line.offset + line.stored
+    while offset < end and (data := os.pread(file.fileno(), min(_MOST_READ, end - offset), offset)):
+        running.update(data)
+        offset += len(data)
+    return running.digest()
+
+
 class EarlierChecks:
     """What was found in all parts of a file."""
 
@@ -156,13 +207,41 @@ class EarlierChecks:
         """As `CopyChecker.check`, of one record after the other."""
         place = _place(planned)
         while place not in self._found:
-            spool = next(self._left).spool
-            with open(spool, "rb") as stream:
-                self._found = pickle.load(stream)  # noqa: S301 (nobody else has this file)
+            self._found = _read_spool(next(self._left).spool)
         found = self._found[place]
         if isinstance(found, Refused):
             raise found
         return found
+
+
+class ChecksOfStored:
+    """What was found in parts of an object, which counts for records of the same bytes."""
+
+    def __init__(
+        self, parts: Sequence[CheckedPart], source: BinaryIO, checker: CopyChecker
+    ) -> None:
+        """`source` is a copy of the object as it was scanned; `checker` checks other records."""
+        self._parts = sorted(parts, key=lambda part: part.part.start)
+        self._source, self._checker = source, checker
+        self._found: _Found = {}
+
+    def check(self, planned: Planned) -> Replacement:
+        """As `CopyChecker.check`, of one record after the other."""
+        while self._parts and planned.line.offset >= self._parts[0].part.start:
+            self._found = _read_spool(self._parts.pop(0).spool)
+        found = self._found.get(_place(planned))
+        if (
+            isinstance(found, Replacement)
+            and _stored_hash(self._source, planned.line) == found.stored_hash
+        ):
+            return found
+        return self._checker.check(planned)
+
+
+def _read_spool(spool: Path) -> _Found:
+    with open(spool, "rb") as stream:
+        found: _Found = pickle.load(stream)  # noqa: S301 (this run has written it)
+    return found
 
 
 def _place(planned: Planned) -> tuple[int, int, int]:

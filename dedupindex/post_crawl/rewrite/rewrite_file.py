@@ -19,17 +19,19 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from dedupindex.errors import Damaged, DedupError
-from dedupindex.object_store import is_remote
+from dedupindex.errors import BadSource, Damaged, DedupError
+from dedupindex.object_store import PartialCopy, facts_or_none, is_remote
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import Plan, Planned
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls
 from dedupindex.post_crawl.rewrite.check_copies import (
     CheckedPart,
+    ChecksOfStored,
     CopyChecker,
     EarlierChecks,
     Replacement,
     check_all,
+    check_stored,
 )
 from dedupindex.post_crawl.rewrite.compare_pair import (
     ORIGINAL_ELSEWHERE,
@@ -123,8 +125,8 @@ def rewrite_container(
 ) -> RewriteOutcome:
     """Rewrite one file; the outcome says if and why it was left alone.
 
-    `checked` are all its parts if they were checked before. Raises `OSError` if the result cannot
-    be written, and `DedupError` if it cannot be renamed or forced to disk.
+    `checked` are all its parts if they were checked before; of an object, some. Raises `OSError`
+    if the result cannot be written, and `DedupError` if it cannot be renamed or forced to disk.
     """
     if job.out is None or (job.store and not job.dry):
         is_kept = next(iter(job.plan.copies(container.number)), None) is None
@@ -138,8 +140,11 @@ def rewrite_container(
             if job.replaces:
                 lock_source(source)
             before = identity(os.fstat(source.fileno()))
-            earlier = checked and all(part.identity == before for part in checked)
-            check = EarlierChecks(checked).check if earlier else checker.check
+            check = checker.check
+            if is_remote(container.path):
+                check = ChecksOfStored(checked, source, checker).check
+            elif checked and all(part.identity == before for part in checked):
+                check = EarlierChecks(checked).check
             return FileRewriter(job, container, source, check).run()
     except Untouched as untouched:
         return outcome_of(container, "left_alone", str(untouched))
@@ -172,10 +177,32 @@ def check_part(
         return failed
 
 
+def check_stored_part(
+    job: RewriteJob, container: ManifestContainer, part: range, spool: Path
+) -> CheckedPart | None:
+    """Check the records of a part of an object by reading no more of it; None if that fails.
+
+    Then the object is to be rewritten without it, which finds out why.
+    """
+    try:
+        found = facts_or_none(container.path)
+        if found is None or (found.size, found.version) != (container.size, container.mtime_ns):
+            return None
+        with (
+            closing(PartialCopy(container.path, found)) as copy,
+            record_checker(job, container, copy.file, whole=False) as checker,
+        ):
+            check_stored(checker, copy, list(job.plan.copies(container.number, part)), spool)
+    except (BadSource, Damaged, OSError):
+        return None
+    return CheckedPart(container.number, part, spool)
+
+
 @contextmanager
 def record_checker(
-    job: RewriteJob, container: ManifestContainer, source: BinaryIO
+    job: RewriteJob, container: ManifestContainer, source: BinaryIO, *, whole: bool = True
 ) -> Iterator[CopyChecker]:
+    """Yield what checks the records of a file; not `whole`: `source` lacks originals in it."""
     with (
         closing(
             OriginalFiles(
@@ -183,7 +210,7 @@ def record_checker(
                 locked=job.replaces,
                 busy=job.busy,
                 urls=job.urls,
-                own=(container.number, source),
+                own=(container.number, source) if whole else None,
             )
         ) as originals,
         closing(
