@@ -10,6 +10,7 @@ import errno
 import glob
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,18 +23,23 @@ def walk_links(
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """Walk as `os.walk` does, following links to directories; no directory is yielded twice.
 
-    So cycles end. Of several ways to a directory the first counts, in the order to which the caller
-    sorts the list of directories below. `visited` has the device and inode of directories that are
-    left out; those that are yielded are added.
+    So cycles end. Links are followed last: of several ways to a directory one without a link
+    counts, else the first in the order to which the caller sorts the list of directories below.
+    `visited` has the device and inode of directories that are left out; those that are yielded are
+    added.
     """
     visited = set() if visited is None else visited
-    for directory, below, names in os.walk(top, onerror=on_error, followlinks=True):
-        known = os.stat(directory)
-        if (known.st_dev, known.st_ino) in visited:
-            below.clear()
-            continue
-        visited.add((known.st_dev, known.st_ino))
-        yield directory, below, names
+    links = deque([os.fspath(top)])
+    while links:
+        for directory, below, names in os.walk(links.popleft(), onerror=on_error):
+            known = os.stat(directory)
+            if (known.st_dev, known.st_ino) in visited:
+                below.clear()
+                continue
+            visited.add((known.st_dev, known.st_ino))
+            yield directory, below, names
+            paths = (os.path.join(directory, name) for name in below)
+            links.extend(path for path in paths if os.path.islink(path))
 
 
 def walk_visible(
