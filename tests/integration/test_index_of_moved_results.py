@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import zstandard
 
+from dedupindex.index import open_index
 from dedupindex.indexer import stage
 from tests.integration.test_dedup_index import BODIES, captures, days
 from tests.support.commands import ended, typed
@@ -206,6 +208,27 @@ def test_update_index_of_results_that_were_added_for_no_crawl(directory: Path) -
     typed(*words, "--jobs", "1")
     found = {(file, crawl) for _, _, file, crawl in captures(index)}
     assert found == {(str(out / "b.warc.gz"), "weekly")}
+
+
+def test_results_that_were_read_may_be_moved_into_the_place_of_their_sources(
+    directory: Path,
+) -> None:
+    """As docs/crawlers.md has it after an outage: the index names one place, and the crawl."""
+    index, old, out = directory / "index", directory / "set", directory / "smaller"
+    words = ("dedup", old, "--out", out, "--index", index, "--update-index", "--jobs", "1")
+    typed(*words)
+    assert {file for _, _, file, _ in captures(index)} == {str(out / "b.warc.gz")}
+    old.rename(directory / "before")
+    out.rename(old)
+    report, messages = put(directory, old, old=out)
+    assert (report["replaced"], report["remaining"]) == (2, []) and "warning" not in messages
+    found = {(file, crawl) for _, _, file, crawl in captures(index)}
+    assert found == {(str(old / "b.warc.gz"), "weekly")}
+    with closing(open_index(index)) as engine, engine.view() as view:
+        known = {(one.name, one.crawl) for one in view.containers()}
+    assert known == {(str(old / f"{host}.warc.gz"), "weekly") for host in "bc"}
+    assert days(index) == {("b", 3)}
+    typed("index", "--check", index)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ HERE = {
     "~/new-crawl": "new-crawl",
     "/data/": "data/",
     "/backup/": "nightly/",
+    "/repository/": "repository/",
     "crawl-1.warc.gz": "example.warc.gz",
     "http://example.com/secret": "http://example.com/",
 }
@@ -60,6 +61,7 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
     (tmp_path / "bin").symlink_to(ROOT / "bin")
     for folder, name in (
         ("warcs", "example.warc.gz"),
+        ("repository/warcs", "example.warc.gz"),  # where it was moved
         ("new-crawl", "warcfile.warc.gz"),
         ("data/weekly-46", "example.warc.gz"),
         ("data/weekly-47", "warcfile.warc.gz"),
