@@ -599,8 +599,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** What is looked up until the server answers. */
     private String meanwhile() {
         if (quiet == 0L) return 'It goes on looking every response up'
-        return 'After ' + FAILURES + ' failures in a row it looks nothing up until the server answers, which it is asked ' +
-            'every second while connections are refused, else after 1 to ' + quiet.intdiv(1000) + ' s'
+        return 'After ' + FAILURES + ' failures in a row it stops looking up, and tests whether the server answers again: every second ' +
+            'while connections are refused, otherwise with pauses of 1 to ' + quiet.intdiv(1000) + ' s'
     }
 
     /**

@@ -262,7 +262,8 @@ def left_out(head: dict[str, Any]) -> str:
         (head["not_reported"], "not reported (shares of lookups include these)"),
         (
             0 if head["not_reported"] else head["unreported"],
-            "without an original and not reported, or not yet (shares of lookups include these)",
+            "not found in the index and not reported as stored so far "
+            "(shares of lookups include these)",
         ),
     )
     found = ", ".join(f"{count:,} {what}" for count, what in counts if count)

@@ -654,7 +654,7 @@ def test_a_share_says_at_once_that_not_all_was_reported(web: Web) -> None:
     text, page = web.report("format=text"), web.report("format=html")
     assert "Payload saved:        130,000 (130.0 kB), 66.3 % of what was reported\n" in text
     assert ">66.3 % of the payload of what was reported was not stored again: " in page
-    left_out = "not in these shares: 174 without an original and not reported, or not yet (shares"
+    left_out = "these shares: 174 not found in the index and not reported as stored so far (shares"
     for shown in (text, page, web.get("/pages/crawl?name=a").text):
         assert left_out in shown
     for path in ("/", "/pages/crawls"):
