@@ -198,6 +198,7 @@ class DedupReport:
     comparable: list[tuple[str, str]] = field(default_factory=list)  # see `results_of_each`
     moved: list[tuple[str, str]] = field(default_factory=list)  # root and name, if not in place
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
+    unread_originals: int = 0  # captures that stay, as files that the index names cannot be read
     originals_in_zstd: int = 0  # revisits in other files of originals in files named .zst
     proof: Proof = field(default_factory=Proof)
     indexed: int | None = None  # files that an index read again; None: no index was updated
@@ -396,6 +397,7 @@ class DedupReport:
             "not_copied": [absent._asdict() for absent in self.absent],
             "not_listed": sorted(self.unlisted),
             "outside": dict(sorted((+self.outside).items())),
+            "unread_originals": self.unread_originals,
             "originals_in_zstd": self.originals_in_zstd,
             "verified": {
                 "files": self.proof.files,

@@ -562,6 +562,30 @@ def test_captures_that_an_index_did_not_read_are_reported(
     )
 
 
+def test_originals_that_were_indexed_through_a_link_are_reported_once_it_moved(
+    tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `latest` of a job of Heritrix; what the manual gives for it repairs the index."""
+    bodies = [Random(number).randbytes(1500) for number in range(2)]
+    write(tmp_path / "run1/x.warc.gz", 1, bodies)
+    write(tmp_path / "run2/y.warc.gz", 2, bodies)
+    (latest := tmp_path / "latest").symlink_to("run1")
+    index = index_of(tmp_path, latest)
+    latest.unlink()
+    latest.symlink_to("run2")
+    words = (tmp_path / "run2", "--out", tmp_path / "out", "--index", index, "--dry-run")
+    done = dedup(*words)
+    assert (done["revisits"], done["unique"], done["unread_originals"]) == (0, 2, 2)
+    assert main(["dedup", *map(str, words)]) == 0
+    said = "stay whole because their originals cannot be read: 2. Files that are not where the"
+    assert said in (messages := capsys.readouterr().err)
+    assert f"1 ({latest}/x.warc.gz). If they moved" in messages
+    repair = ["index", "--replace", tmp_path / "run1", index, "--instead-of", latest]
+    assert main([str(word) for word in repair]) == 0
+    done = dedup(*words)
+    assert (done["revisits"], done["unread_originals"]) == (2, 0)
+
+
 def test_a_record_of_warc_1_0_names_no_fraction_of_a_second(tmp_path: Path, dedup: Dedup) -> None:
     fine = {"version": b"WARC/1.1", "Date": b"2020-01-01T00:00:00.25Z"}
     body = Random(3).randbytes(3000)

@@ -592,7 +592,15 @@ def test_an_original_of_an_index_that_does_not_come_ends_the_run(
     status, output, messages = ended(*words, *ONE, DEDUPINDEX_REMOTE_TRIES="2")
     assert (status, output) == (4, "") and "(tried 2 times)" in messages
     assert not list((tmp_path / "out").rglob("*.warc*"))
+    for fault in stored.bucket.server.faults:
+        fault.status = 404
+    dry = ("--dry-run", "--json", *ONE)
+    found, said = typed(*words, *dry)  # it is gone, which is known without another request
+    assert (lost := json.loads(found)["unread_originals"])
+    assert f"originals cannot be read: {lost}. Files that are not where the index has them" in said
+    assert f"1 ({stored.warcs}{names[0]})" in said
     stored.bucket.server.faults.clear()
+    assert json.loads(typed(*words, *dry)[0])["unread_originals"] == 0
     typed(*words, *ONE)
 
 

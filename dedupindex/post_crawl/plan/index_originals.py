@@ -35,7 +35,7 @@ from dedupindex.post_crawl.manifest.record_lines import LineReader, ManifestOpti
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.index_references import IndexReferences, real_path
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
-from dedupindex.runtime.duckdb import Database, insert, literal, quoted, write_parquet
+from dedupindex.runtime.duckdb import Database, insert, literal, number, quoted, write_parquet
 from dedupindex.runtime.progress import Say, watched
 from dedupindex.runtime.tables import names_text
 from dedupindex.timestamps import digits_of_date, sort_key
@@ -51,9 +51,10 @@ _BATCH = 1024
 _SHORT = 1 << 17  # bytes of a file that are read first for a record
 _MARGIN = 64  # a record that ends this close to the end of these bytes may have been cut
 _NO_URL_LIST = (
-    "the index has no list of captures by URL (bin/index --by-url). Nothing needs to be done, "
-    "unless a URL was captured twice within a second with different payloads: if one of them is "
-    "an original and the other is not in this set, replay may show the other"
+    "the index has no list of captures by URL, so its originals were not compared with other "
+    "captures of their URL and second. That is fine unless a URL was captured twice within a "
+    "second, with different content: some replay tools (OpenWayback, wabac.js) may then show the "
+    "wrong one. To rule that out, build an index with bin/index --by-url and use that one"
 )
 _NOT_READ = (
     "captures known only from a CDX, a log or a crawler, which are no originals: {:,}. Whether "
@@ -67,6 +68,11 @@ _NO_PATH = (
     "captures in files of which the index knows the name only, which are no originals, as no "
     "source has that name: {:,}. bin/index --add these files: {}"
 )
+_UNREAD = (
+    "warning: captures that stay whole because their originals cannot be read: {:,}. Files that "
+    "are not where the index has them, or not readable: {:,} ({}). If they moved, run bin/index "
+    "--replace NEW INDEX --instead-of OLD, where OLD and NEW are directories, then this again"
+)
 _NAMED = 3  # files
 Form = tuple[Any, ...]  # values of the columns that make payloads equal, without the digest
 
@@ -74,11 +80,12 @@ Form = tuple[Any, ...]  # values of the columns that make payloads equal, withou
 def find_originals(
     database: Database, inputs: ManifestInputs, index: Path, rule: GroupingRule, home: Path,
     warn: Say, on_progress: OnProgress,
-) -> None:  # fmt: skip
+) -> UnreadOriginals:  # fmt: skip
     """Add originals in other files, and references to the set that the index knows.
 
     The views must be created again then. Fills ``answered``.
     """
+    unread = UnreadOriginals(database)
     columns = tuple(name for name in rule.criteria.columns() if name != "digest")
     with (
         closing(open_index(index)) as engine,
@@ -87,7 +94,7 @@ def find_originals(
     ):
         lines = references.from_ledger(frozenset(map(real_path, inputs.numbers)))
         inputs.index_references = _write_references(database, lines, home, on_progress)
-        finder = _IndexOriginalFinder(view, columns, inputs)
+        finder = _IndexOriginalFinder(view, columns, inputs, unread)
         with closing(_OutsideOriginals(view, inputs, rule, home)) as outside:
             _insert_all(database, references.possible_former_answers())
             digests = _digests(database.cursor(), columns)
@@ -103,6 +110,7 @@ def find_originals(
         for reason in (*finder.reasons(), references.why_kept):
             if reason:
                 warn(reason)
+    return unread
 
 
 def _insert_all(database: Database, replay_keys: Iterator[int]) -> None:
@@ -174,9 +182,54 @@ def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[byt
         yield text.encode("latin-1"), {row[1:] for row in group}
 
 
+class UnreadOriginals:
+    """Captures that an index has in files that are gone or cannot be read."""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self._rows = database, list[tuple[str, str, int]]()
+        self._files: dict[str, int] = {}  # numbers, as a name need not be UTF-8
+        database.execute("CREATE TABLE unread (digest VARCHAR, date VARCHAR, file INTEGER)")
+
+    def add(self, digest: bytes, capture: Capture) -> None:
+        """Add a capture, under the text of a digest as the set has it."""
+        file = self._files.setdefault(capture.container, len(self._files))
+        self._rows.append((digest.decode("latin-1"), capture.date.decode("latin-1"), file))
+        if len(self._rows) >= _BATCH:
+            self._insert()
+
+    def _insert(self) -> None:
+        insert(self._database, "unread", self._rows)
+        self._rows.clear()
+
+    def count(self, first_place: int, rule: GroupingRule, warn: Say) -> int:
+        """Return how many captures of the set stay whole for lack of these, and warn of them.
+
+        Needs ``outcomes``: a capture that has become a copy of another one is not counted.
+        """
+        self._insert()
+        if not self._files:
+            return 0
+        self._database.execute(f"""
+            CREATE TABLE lacking AS
+            SELECT place, file FROM part JOIN unread USING (digest)
+            WHERE place >= {first_place} AND not_rewritable_reason = '' AND covers <> 0
+              AND ({rule.later} OR left(part.date, 19) > left(unread.date, 19))
+              AND place NOT IN (
+                SELECT place FROM outcomes
+                WHERE outcome NOT IN ('original', 'no-original', 'no-earlier-original'))""")
+        count = number(self._database, "SELECT count(DISTINCT place) FROM lacking")
+        lacking = fetch_rows(self._database, "SELECT DISTINCT file FROM lacking")
+        names = list(self._files)
+        if missed := sorted(names[file] for (file,) in lacking):
+            warn(_UNREAD.format(count, len(missed), names_text(missed, _NAMED)))
+        return count
+
+
 class _IndexOriginalFinder:
-    def __init__(self, view: View, columns: tuple[str, ...], inputs: ManifestInputs) -> None:
-        self._view, self._columns = view, columns
+    def __init__(
+        self, view: View, columns: tuple[str, ...], inputs: ManifestInputs, unread: UnreadOriginals
+    ) -> None:
+        self._view, self._columns, self._unread = view, columns, unread
         self._set = {real_path(path) for path in inputs.numbers}
         self._set_names = {os.path.basename(path) for path in inputs.numbers}
         self._was_read: dict[str, bool] = {}  # by container
@@ -202,13 +255,15 @@ class _IndexOriginalFinder:
         self, digest: Digest, text: bytes, forms: set[Form]
     ) -> Iterator[tuple[str, Line]]:
         """Yield the earliest original of each form, with the path of its file."""
-        wanted = set(forms)
+        wanted, unread = set(forms), []
         for path, capture in self._candidates(digest)[:TRIED]:
             if not wanted:
                 return
             try:
                 line = read_line(path, capture.offset)
-            except (BadSource, BrokenRecord):
+            except (BadSource, BrokenRecord) as error:
+                if isinstance(error.__cause__, OSError):  # of the file, not of the record
+                    unread.append(capture)
                 continue
             if (line.url, line.date) != (capture.url, capture.date):
                 continue  # another record, whose request the index has not seen
@@ -217,6 +272,8 @@ class _IndexOriginalFinder:
             if fits and not self._is_ambiguous(line):
                 wanted.discard(form)
                 yield path, line._replace(not_rewritable_reason="outside")
+        for capture in unread if wanted else ():
+            self._unread.add(text, capture)
 
     def _candidates(self, digest: Digest) -> list[tuple[str, Capture]]:
         """Return captures outside of the set that may be originals, with the paths of their files.

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dedupindex.counts import OnProgress, ProgressUpdate, silent
 from dedupindex.errors import BadInput, DedupError, IndexExists
@@ -25,6 +25,9 @@ from dedupindex.runtime.duckdb import Database, open_database
 from dedupindex.runtime.files import sync_directory
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
+
+if TYPE_CHECKING:
+    from dedupindex.post_crawl.plan.index_originals import UnreadOriginals
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,14 @@ def resolve(
     ):
         database.execute("CREATE TABLE answered (replay_key UBIGINT)")
         _create_views(database, inputs, rule)
+        unread: UnreadOriginals | None = None
         if options.index is not None:
-            from dedupindex.post_crawl.plan.index_originals import find_originals  # slow
-
             with clock("asking the index"):
-                find_originals(database, inputs, options.index, rule, home, warn, on_progress)
-                _create_views(database, inputs, rule)
+                unread = _ask_index(database, inputs, options, home, warn, on_progress)
         with clock("grouping"):
             group(database, rule)
+            if unread is not None:
+                inputs.unread_originals = unread.count(inputs.first_place, rule, warn)
         with clock("comparing"):
             containers = {one.number: one for one in (*inputs.containers, *inputs.outside)}
             PayloadComparison(reader, containers, on_progress).run(database, options.compare)
@@ -108,6 +111,20 @@ def _open_all(manifests: Sequence[Path], options: ResolveOptions) -> ManifestInp
     if options.index is not None and any(inputs.hosts):
         raise BadInput("--index: an index does not know the hosts of files, and the manifests do")
     return inputs
+
+
+def _ask_index(
+    database: Database, inputs: ManifestInputs, options: ResolveOptions, home: Path, warn: Say,
+    on_progress: OnProgress,
+) -> UnreadOriginals:  # fmt: skip
+    """Add what the index of the options knows, and create the views again."""
+    from dedupindex.post_crawl.plan.index_originals import find_originals  # slow
+
+    assert options.index is not None
+    rule = options.rule
+    unread = find_originals(database, inputs, options.index, rule, home, warn, on_progress)
+    _create_views(database, inputs, rule)
+    return unread
 
 
 @contextmanager

@@ -50,6 +50,7 @@ class ManifestInputs:
         self.outside: list[ManifestContainer] = []  # other files with originals
         self.outside_lines: Path | None = None  # Parquet file of these
         self.index_references: Path | None = None  # Parquet file of what an index knows
+        self.unread_originals = 0  # see `Totals`
         self.first_place = 0  # of the set; places before it are outside
         self._bases: dict[int, int] = {}  # the places at which containers of the set begin
 

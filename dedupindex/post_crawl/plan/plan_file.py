@@ -120,6 +120,7 @@ class Totals:
     copies: int = 0
     kept: Counter[str] = field(default_factory=Counter)  # duplicates that stay whole, by reason
     outside: int = 0  # copies whose original is known from the index only
+    unread_originals: int = 0  # lines that stay, as files that the index names cannot be read
     stored: int = 0  # bytes of the copies in their files
     collisions: int = 0  # digests that several payloads have
     collided: int = 0  # payloads that these have
@@ -485,7 +486,7 @@ def _totals(database: Database, inputs: ManifestInputs) -> Totals:
     totals.copies, totals.outside, totals.stored, totals.originals = (int(n or 0) for n in row)
     kept["unused-original"] = originals - totals.originals
     kept["hash-collision"] = copies - totals.copies
-    totals.kept = +kept
+    totals.kept, totals.unread_originals = +kept, inputs.unread_originals
     query = """
         SELECT count(*) FILTER (NOT reframed), count(*) FILTER (reframed),
           (SELECT count(*) FROM extensions

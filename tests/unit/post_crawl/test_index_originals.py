@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,7 @@ from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.plan.index_originals import read_line
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.warc.record import BrokenRecord
+from tests.support.commands import typed
 from tests.support.warc_cases import gz, record_id, request, response, sha1
 
 BODIES = [b"one" * 100, b"two" * 200, b"three" * 300]
@@ -95,6 +97,39 @@ def test_originals_that_are_later_gone_or_changed_are_none(
     plan = plan_of(tmp_path, tmp_path / "set", index)
     assert plan.totals.copies == 0
     capsys.readouterr()
+
+
+def test_captures_that_stay_as_the_files_of_their_originals_moved_are_counted(
+    tmp_path: Path,
+) -> None:
+    """Also those that only one of several files would save; not those that another one saves."""
+    first = write(tmp_path / "run1/x.warc.gz", 1, BODIES[:2])
+    more = write(tmp_path / "run1/more.warc.gz", 1, BODIES[:1], "c")
+    later = write(tmp_path / "run1/later.warc.gz", 20, BODIES[2:], "d")
+    kept = write(tmp_path / "old/kept.warc.gz", 1, [b"kept" * 90], "e")
+    index = index_of(tmp_path, first, more, later, kept)
+    write(tmp_path / "set/y.warc.gz", 2, [*BODIES, b"kept" * 90])
+    write(tmp_path / "set/z.warc.gz", 3, BODIES[:1], "b")
+    manifest, plan = tmp_path / "manifest", tmp_path / "plan"
+    typed("manifest", tmp_path / "set", "-o", manifest)
+    words = ("resolve", manifest, "--index", index, "-o")
+    found, said = typed(*words, tmp_path / "before", "--json")
+    assert json.loads(found)["copies"] == 4 and json.loads(found)["unread_originals"] == 0
+    assert "warning" not in said
+    (tmp_path / "run1").rename(tmp_path / "run2")
+    text, said = typed(*words, plan)
+    assert "warning: captures that stay whole because their originals cannot be read: 2. " in said
+    assert f"the index has them, or not readable: 2 ({more}, {first}). If they moved, run" in said
+    assert "\n  lines that stay as their originals cannot be read: 2\n" in text
+    assert (open_plan(plan).totals.copies, open_plan(plan).totals.unread_originals) == (2, 2)
+    for part in ("1/2", "2/2"):
+        typed(*words, tmp_path / "parts", "--partition", part)
+    assert open_plan(tmp_path / "parts").totals == open_plan(plan).totals
+    (command,) = re.findall(r"run bin/(index --replace NEW INDEX --instead-of OLD)", said)
+    places = {"NEW": tmp_path / "run2", "INDEX": index, "OLD": tmp_path / "run1"}
+    typed(*(places.get(word, word) for word in command.split()))
+    found, said = typed(*words, tmp_path / "after", "--json")
+    assert json.loads(found)["copies"] == 4 and "warning" not in said
 
 
 def test_captures_of_the_set_that_the_index_has_become_revisits(tmp_path: Path) -> None:
