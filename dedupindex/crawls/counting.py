@@ -129,7 +129,7 @@ class LookupCounter:
             self.count_lookup(lookup)
 
     def count_stored(self, crawl: str, captures: Iterable[Capture]) -> None:
-        """Count captures that a crawl has reported for the first time."""
+        """Count captures that a crawl has stored and reported, see `Added.stored`."""
         self._stored.extend(
             (
                 crawl,

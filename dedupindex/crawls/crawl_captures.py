@@ -92,7 +92,13 @@ class Added:
     refused: dict[str, int] = field(default_factory=dict)
     results: list[str] = field(default_factory=list)  # added, unchanged, revisit or the reason
     held: list[Capture] = field(default_factory=list)  # captures that were not held before
+    refused_captures: list[Capture] = field(default_factory=list)
     not_modified: list[Capture] = field(default_factory=list)  # revisits that were not fetched
+
+    @property
+    def stored(self) -> list[Capture]:
+        """What is counted as stored: refused captures are in the files of the crawl, too."""
+        return [*self.held, *self.refused_captures]
 
 
 def add(
@@ -128,6 +134,7 @@ def add(
                 fulfil(writing, crawl, digest)
         if reason := refusal_reason(capture):
             done.refused[reason] = done.refused.get(reason, 0) + 1
+            done.refused_captures.append(capture)
             done.results.append(reason)
             continue
         changed, new = _put(writing, crawl, capture, numbers[capture.container], rule, settings)

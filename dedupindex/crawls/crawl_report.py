@@ -187,7 +187,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         **total.as_json(),
         **dict.fromkeys(unstated),
         **own,
-        "unreported": unreported(reading, crawl, total),
+        "unreported": unreported(total),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "average_lookup_ms": round(1000 * times.average, 4),
@@ -214,17 +214,14 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
     return "ended without a lookup" if since > _COUNTED_AFTER else None
 
 
-def unreported(reading: Reading, crawl: Crawl, total: StatisticsRow) -> int:
+def unreported(total: StatisticsRow) -> int:
     """Return for how many lookups without a hit a crawl that reports has reported nothing.
 
     0 if they are no more than one in `_FEW` lookups, as reports may be on their way, or if it has
     reported nothing: there are crawlers that only ask, and then no share of bytes is known.
     """
     missing = total.new - total.stored
-    if not total.stored or missing * _FEW <= total.lookups:
-        return 0  # soon: lists ask for each crawl
-    missing -= sum(statistics.refused(reading, crawl).values())
-    return missing if missing * _FEW > total.lookups else 0
+    return missing if total.stored and missing * _FEW > total.lookups else 0
 
 
 def not_asked(head: dict[str, Any]) -> str:
@@ -444,7 +441,7 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         yield f"Listed by URL only:   {content['listed']:,}"
     yield f"Reported as stored:   {content['captures']:,}, bytes: {bytes_text(content['bytes'])}"
     if content["refused"]:
-        none = "" if content["captures"] else "; nothing that it reported was stored"
+        none = "" if content["captures"] else "; the index took nothing that it reported"
         yield f"Reported but refused: {refused_text(content['refused'])}{none}"
     if content["not_modified"]:
         size = bytes_text(content["not_modified_bytes"])

@@ -69,7 +69,7 @@ class StatisticsRow(NamedTuple):
     unsized: int = 0  # hits whose original's payload has no known size
     stated_bytes: int = 0  # sizes of captures as askers count, perhaps with headers
     duplicate_stated_bytes: int = 0  # of these, of hits
-    stored: int = 0  # captures that were reported
+    stored: int = 0  # captures that were reported, those that the index refused included
     stored_bytes: int = 0  # of payload
     errors: int = 0  # lookups that were answered by an error
     not_modified: int = 0  # answers 304 to conditional requests, which crawlers report as revisits

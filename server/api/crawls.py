@@ -235,7 +235,7 @@ def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "errors": total.errors,
         "answered_others": statistics.others(reading, crawl),
         **self_report._asdict(),
-        "unreported": reports.unreported(reading, crawl, total),
+        "unreported": reports.unreported(total),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "warning": warning(crawl, total),

@@ -80,7 +80,7 @@ class Overview(Handlers):
                     own = statistics.total(ready, crawl, told)
                     total = total.plus(own)
                     # Of what the share is, see `share_of`.
-                    left = unreported(ready, crawl, own)
+                    left = unreported(own)
                     for name, count in {**told._asdict(), "unreported": left}.items():
                         missing[name] = missing.get(name, 0) + (count or 0)
         return render_template(

@@ -243,12 +243,12 @@ def test_stored_captures_count_once(web: Web) -> None:
     web.post("/captures?crawl=a", json={**sent, "url": "http://new.example/2", "size": None})
     web.post("/captures?crawl=a", json={**sent, "digest": str(sha1(6)), "status": 404})
     report = web.report("by=host")
-    assert (report["stored"], report["stored_bytes"]) == (2, 300)
+    assert (report["stored"], report["stored_bytes"]) == (3, 600)  # one is refused
     assert (report["captures"], report["bytes"]) == (2, 300)
     [group] = report["groups"]
-    assert (group["host"], group["stored"], group["stored_bytes"]) == ("new.example", 2, 300)
+    assert (group["host"], group["stored"], group["stored_bytes"]) == ("new.example", 3, 600)
     [by_mime] = web.report("by=mime")["groups"]
-    assert (by_mime["mime"], by_mime["stored"]) == ("image/png", 2)
+    assert (by_mime["mime"], by_mime["stored"]) == ("image/png", 3)
 
 
 def test_refused_captures_are_counted_by_reason(make_index: MakeIndex) -> None:
@@ -258,7 +258,7 @@ def test_refused_captures_are_counted_by_reason(make_index: MakeIndex) -> None:
     sent = {"digest": str(sha1(5)), "url": "http://a.example/", "date": "2026-11-20T09:14:17Z"}
     for refused, mime in enumerate(("image/png", "image/png", "text/html")):
         text = web.report("format=text")
-        assert ("; nothing that it reported was stored\n" in text) == (refused > 0)
+        assert ("; the index took nothing that it reported\n" in text) == (refused > 0)
         warned = f"all that it reported was refused: {refused}" in web.get("/pages/crawls").text
         assert warned == (refused > 0)
         web.post("/captures?crawl=a", json={**sent, "mime": mime, "status": 200})
@@ -267,6 +267,35 @@ def test_refused_captures_are_counted_by_reason(make_index: MakeIndex) -> None:
     for text in (web.report("format=html"), web.get("/pages/crawl?name=a").text):
         assert "<dt>Reported but refused</dt><dd>2 (mime 2)</dd>" in text
     assert "was refused: 2" not in web.get("/pages/crawl?name=a").text
+
+
+def test_what_the_index_refuses_was_stored_and_counts_in_the_share(make_index: MakeIndex) -> None:
+    web = served(make_index([capture(1)], Settings()))
+    for number in (1, 8, 9):
+        web.get("/lookup?" + question(number))
+    sent = {"url": "http://one.example/a", "date": "2026-11-20T09:14:17Z", "status": 200}
+    for number, mime, size in ((8, "image/png", 99), (9, "text/plain", 8900)):
+        one = {**sent, "digest": str(sha1(number)), "mime": mime, "size": size}
+        web.post("/captures?crawl=a", json=one)
+    shown = web.post("/crawls/a/commit").get_json()
+    assert (shown["captures"], shown["bytes"], shown["refused"]) == (1, 99, {"mime": 1})
+    report = web.report("by=host")
+    assert (report["handled_bytes"], report["new_bytes"], report["unreported"]) == (10000, 8999, 0)
+    assert sum(group["handled_bytes"] or 0 for group in report["groups"]) == 10000
+    assert shown["duplicate_bytes_percent"] == report["duplicate_bytes_percent"] == 10.01
+    text = web.report("format=text")
+    assert "Payload:              10,000 (10.0 kB), of hits and reported captures\n" in text
+    assert "Payload saved:        1,001 (1.0 kB), 10.0 %\n" in text
+    for found_in in (web.report("format=html"), web.get("/pages/crawl?name=a").text):
+        assert "10.0 % of 10.0 kB, of hits and reported captures<" in found_in
+    for path in ("/", "/pages/crawls", "/pages/charts", "/pages/live?crawl=a"):
+        assert "(10.0 %" in re.sub(r"</?span[^>]*>", "", web.get(path).text), path
+    web = served(make_index([capture(1)], Settings()))  # a size that nobody knows
+    for number in (1, 9):
+        web.get("/lookup?" + question(number))
+    web.post("/captures?crawl=a", json={**sent, "digest": str(sha1(9)), "mime": "text/plain"})
+    report = web.report()
+    assert report["duplicate_bytes_percent"] is None and report["sizes"]["unknown"] == 1
 
 
 def test_bytes_of_hits_and_stored_captures_are_called_so(web: Web) -> None:
