@@ -130,9 +130,10 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
     down, remove or rewrite the files of each original, copy and unmerged capture that bin/impact
     --list names before the purge (or bin/purge --list).
 
-    Fails if revisits depend on these captures, or may do so in files that changed since they were
-    indexed, unless --force is given. Purged captures are not added again; captures of the same
-    URL that are made later are. With --crawl the statistics of the crawl are removed, too.
+    Fails if revisits depend on these captures, or may do so, unless --force is given: in files that
+    changed since they were indexed, or in the WARCs of a crawl that was answered with originals and
+    not indexed yet. Purged captures are not added again; captures of the same URL that are made
+    later are. With --crawl the statistics of the crawl are removed, too.
     """
     target = _target(options)
     on_item = _print_item if listed else None

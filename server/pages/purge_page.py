@@ -117,7 +117,8 @@ class PurgePages(Handlers):
             until = str(int(time.time()) + VALID)
             confirm = f"{until}-{self._stamp(until, who, kind, name, found)}"
         options = _options(kind, name) if kind in KINDS and name else []
-        needs_force = found is not None and (found["dependents"]["captures"] or found["outdated"])
+        may_depend = found is not None and bool(found["outdated"] or found["unread"])
+        depends = found is not None and bool(found["dependents"]["captures"])
         return render_template(
             "impact.html",
             kind=kind,
@@ -130,7 +131,7 @@ class PurgePages(Handlers):
             minutes=VALID // 60,
             impact_command=self._commands.typed("impact", options),
             purge_command=self._commands.typed(
-                "purge", [*options, *["--force"] * bool(needs_force)]
+                "purge", [*options, *["--force"] * (depends and not may_depend)]
             ),
             listed=_LISTED,
             shown=_ROWS,
@@ -145,6 +146,7 @@ class PurgePages(Handlers):
 
     def _found(self, kind: str, name: str) -> dict[str, Any]:
         output = self._commands.run(
+            needs_force=depends or may_depend,
             "impact", [*_options(kind, name), "--list", "--json"], lines=_LISTED
         )
         found: dict[str, Any] = orjson.loads(output.last)

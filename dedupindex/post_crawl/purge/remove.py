@@ -113,10 +113,10 @@ def purge(
 ) -> PurgeSurvey:
     """Remove captures from an index and its crawls, durably.
 
-    Changes nothing, and raises `HasDependents` if a revisit depends on what would go, or a file may
-    have such revisits (`PurgeSurvey.outdated`), unless `force`. Raises `BadInput` if `expected` is
-    the `fingerprint` of another survey, `IndexBusy` while another process writes, and other
-    `DedupError`.
+    Changes nothing, and raises `HasDependents` if a revisit depends on what would go, or a file or
+    crawl may have such revisits (`PurgeSurvey.outdated`, `unread`), unless `force`. Raises
+    `BadInput` if `expected` is the `fingerprint` of another survey, `IndexBusy` while another
+    process writes, and other `DedupError`.
     """
     read_identity(index)  # before a lock file is created
     with exclusive(index / "lock", f"the index at {index}"):
@@ -211,10 +211,11 @@ def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:
             "removed, and nothing was purged; bin/impact --list names them, and --force removes "
             "what they depend on nevertheless"
         )
-    if found.outdated and not allowed.force:
-        raise HasDependents(
-            f"nothing was purged: {outdated_as_text(found)}, or purge nevertheless with --force"
-        )
+    for unknown in (outdated_as_text(found), unread_as_text(found)):
+        if unknown and not allowed.force:
+            raise HasDependents(
+                f"nothing was purged: {unknown}, or purge nevertheless with --force"
+            )
     if allowed.expected not in ("", fingerprint(found)):
         raise BadInput(
             "what would be removed has changed since it was shown; nothing was removed: "
@@ -231,7 +232,10 @@ def _count_live(
         if reading is not None:
             live = _count_captures(reading, survey, on_item)
         resolved.check()
-        if reading is not None and resolved.found:
+        impact = survey.impact
+        # Crawls get originals only, and copies that were originals before: nothing refers to what
+        # else goes, so nobody needs to know the revisits of crawls then.
+        if reading is not None and (live or impact.originals.captures or impact.copies.captures):
             removed = resolved.target.texts if resolved.target.kind is TargetKind.CRAWL else ()
             unread = unread_crawls(view, reading, but=removed)
     return live, unread

@@ -268,3 +268,33 @@ def test_impact_names_crawls_whose_revisits_are_unknown(index: Path) -> None:
     assert unread_everywhere() == []
     gone = dedupindex("purge", index, "--container", "a.warc.gz", "--force", "--json")
     assert '"unread":[]' in gone[0]
+
+
+@pytest.mark.parametrize("index", STORES, indirect=True)
+def test_what_unread_crawls_may_refer_to_is_not_removed(index: Path) -> None:
+    """A crawl was answered with a capture; whether it wrote a revisit is in its WARCs only."""
+    last = capture(8, b"http://example.com/c", container="/w/c.warc.gz")
+    load(index, [last])
+    web, warc = served(index), index.parent / "one.warc.gz"
+    begin_crawl(web, "one")
+    assert web.get(f"/lookup?crawl=one&digest={sha1(8)}").get_json()["duplicate"]
+    web.post("/crawls/one/commit")
+    url = last.url.decode()
+    refused = web.delete("/captures", json={"digest": str(sha1(8)), "url": url})
+    assert error(refused) == (409, "has_dependents") and date(web, 8)
+    said = dedupindex("purge", index, "--url", url, status=5)[1]
+    for text in (said, refused.text):
+        assert "nothing was purged: 1 lookup of crawls whose WARCs have not all been read" in text
+        assert "bin/index --add --crawl one FILE... INDEX" in text and "with --force" in text
+    assert date(web, 8)
+    page = web.get(f"/pages/impact?url={url}").text
+    assert f"bin/purge {index} --url={url}</code>" in page  # not against its own warning
+    assert "With <code>--force</code> it removes that nevertheless" in page
+    begin_crawl(web, "trial")
+    dedupindex("purge", index, "--crawl", "trial")  # nothing can refer to a crawl without captures
+    done = web.delete("/captures", json={"digest": str(sha1(1)), "url": A.decode(), "force": True})
+    assert done.status_code == 200
+    warc.write_bytes(gz(response(b"payload")))
+    dedupindex("index", "--add", "--crawl", "one", warc, index)
+    dedupindex("purge", index, "--url", url)
+    assert not date(web, 8)

@@ -1066,7 +1066,13 @@ def test_a_purge_is_confirmed_while_crawls_look_up(make_index: MakeIndex) -> Non
     shown = web.get(f"/pages/impact?kind=url&name={quote(URL)}").text
     assert "running" in shown
     look_up()
-    answer = web.post("/pages/purge", data=form_of(shown), headers=HERE)
+    fields = form_of(shown)
+    assert "Remove them although revisits may depend on them<" in shown
+    assert (
+        "have not all been read"
+        in page(web.post("/pages/purge", data=fields, headers=HERE), 409).text
+    )
+    answer = web.post("/pages/purge", data={**fields, "force": "yes"}, headers=HERE)
     assert "Removed from the index: originals 1" in page(answer).text
 
 
