@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 import shutil
+import socket
+import ssl
 import subprocess
 import time
 import zipfile
@@ -17,7 +19,6 @@ from hashlib import sha256
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from ssl import SSLCertVerificationError
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
@@ -44,6 +45,7 @@ PROFILE_NAME = "crawler-beans.cxml"
 PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
 _MADE = "; the job is made all the same"
+_SET_SERVER = f"set server in the {BEANS} of the job to the address that bin/serve prints"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
 _HIGHEST_PORT = 65_535
 _SERVER = re.compile(
@@ -304,11 +306,11 @@ class _ServedIndex(NamedTuple):
         named = f"the server {printable(server)}"
         try:
             connection = _connected(server)
-        except SSLCertVerificationError:  # the Java of Heritrix trusts other certificates
+        except ssl.SSLCertVerificationError:  # the Java of Heritrix trusts other certificates
             return _Asked(None)
         except (OSError, HTTPException, ValueError) as error:  # the last two: no host or port
             reason = getattr(error, "strerror", None) or str(error)
-            cure = "start bin/serve before you launch it"
+            cure = _cure(error, server)
             return _Asked(None, f"{named} is not reached now ({reason}){_MADE}: {cure}")
         try:
             with closing(connection):
@@ -319,7 +321,10 @@ class _ServedIndex(NamedTuple):
                     index = cls(content["settings"], engine, found == HTTPStatus.OK)
                     return _Asked(index, is_ours=True)
         except (OSError, HTTPException, ValueError) as error:
-            return _Asked(None, f"{named} does not answer as bin/serve does ({error!r}){_MADE}")
+            said = f"{named} does not answer as bin/serve does ({error!r}){_MADE}"
+            if not server.lower().startswith("https:") and _takes_tls(server):
+                said += f": it takes TLS, so its address begins with https://; {_SET_SERVER}"
+            return _Asked(None, said)
         problem = content.get("error")
         if isinstance(problem, dict) and "message" in problem and status != HTTPStatus.NOT_FOUND:
             reason = printable(str(problem["message"]))
@@ -327,8 +332,8 @@ class _ServedIndex(NamedTuple):
             return _Asked(None, said, is_ours=True)
         return _Asked(
             None,
-            f"{named} is no dedupindex: it answers GET /stats with status {status}{_MADE}: set "
-            f"server in its {BEANS} to the address that bin/serve prints",
+            f"{named} is no dedupindex: it answers GET /stats with status {status}{_MADE}: "
+            f"{_SET_SERVER}",
         )
 
     def takes_text(self) -> bool:
@@ -345,6 +350,31 @@ def _connected(server: str) -> HTTPConnection:
     connection = kind(address.hostname or "", address.port, timeout=_WAITING)
     connection.connect()
     return connection
+
+
+def _cure(error: Exception, server: str) -> str:
+    """Return what to do about a server to which there is no connection."""
+    if isinstance(error, socket.gaierror):
+        return f"its name is not known here; {_SET_SERVER}"
+    if isinstance(error, ssl.SSLError):
+        return f"without --tls-cert its address begins with http://; {_SET_SERVER}"
+    return "start bin/serve before you launch it"
+
+
+def _takes_tls(server: str) -> bool:
+    """Return whether a server answers TLS, whatever its certificate, at an address of HTTP."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    address = urlsplit(server)
+    connection = HTTPSConnection(
+        address.hostname or "", address.port, timeout=_WAITING, context=context
+    )
+    try:
+        with closing(connection):
+            connection.connect()
+    except (OSError, HTTPException, ValueError):
+        return False
+    return True
 
 
 def _get(
@@ -397,6 +427,11 @@ def _needs(chosen: dict[str, Any], served: _ServedIndex | None) -> Iterator[str]
     if chosen["everything"] and not (served and served.takes_text()):
         more = "" if served is None else ", and refuses what is reported of it"
         yield f"{has} text{more}: make it with bin/index --all"
+    if not chosen["everything"] and served and served.takes_text():
+        yield (
+            "its index also has text, which this job stores in full without a lookup: with "
+            "--everything, in another directory, it is looked up, too"
+        )
 
 
 _STRATEGIES = click.Choice([*Strategy.__members__, *STRATEGY_ALIASES])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
+import threading
 import zipfile
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -32,6 +34,7 @@ from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
+from tests.integration.test_operation import certificate
 from tests.support.captures import capture
 from tests.support.commands import typed
 from tests.support.ports import refusing_port
@@ -232,6 +235,29 @@ def test_a_server_that_is_not_reached_is_named(heritrix: Path, tmp_path: Path) -
     assert f"{url} does not answer as bin/serve does (TimeoutError" in messages
 
 
+def test_a_wrong_scheme_or_name_is_said(heritrix: Path, tmp_path: Path) -> None:
+    """To start bin/serve would not help."""
+    with stub_server(replying(404)) as url:
+        secure = url.replace("http:", "https:")
+        _, messages = made(heritrix, tmp_path / "plain", "--server", secure)
+    assert f"the server {secure} is not reached now (" in messages
+    assert "without --tls-cert its address begins with http://; set server in the" in messages
+    _, named = made(heritrix, tmp_path / "name", "--server", "http://nosuchhost.invalid:8484")
+    assert "its name is not known here; set server in the dedup-beans.xml of the job" in named
+    cert, key = certificate(tmp_path, "one")
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        _, secured = made(heritrix, tmp_path / "tls", "--server", url)
+        server.shutdown()
+    assert "it takes TLS, so its address begins with https://; set server in the" in secured
+    assert "start bin/serve" not in messages + named + secured
+
+
 def test_a_server_that_is_no_dedupindex_is_named(heritrix: Path, tmp_path: Path) -> None:
     for number, (answer, says) in enumerate((
         (replying(404, b"<h1>Not found</h1>"), "is no dedupindex: it answers GET /stats with "),
@@ -269,9 +295,15 @@ def test_only_what_the_index_lacks_is_said(
             said, messages = made(heritrix, tmp_path / name, "--server", f"{url}/base", *options)
         assert messages.count("made all the same") == 0
         lacks = re.findall("^its index lacks (.*)$", said, re.MULTILINE)
+        hint = "its index also has text, which this job stores in full without a lookup: with --"
         if name == "with":
-            assert lacks == []
+            assert lacks == [] and hint not in said
+            with stub_server(answer) as url:
+                plain, _ = made(heritrix, tmp_path / "plain", "--server", f"{url}/base")
+            assert f"{hint}everything, in another directory" in plain
         else:
+            with stub_server(answer) as url:
+                assert hint not in made(heritrix, tmp_path / "plain2", "--server", url)[0]
             assert lacks == [
                 "a digest filter: bin/index --digest-filter INDEX makes it",
                 "what URLs answered last, which only a new index can have: "
