@@ -41,6 +41,8 @@ bin/verify --remarks my-warcs                      # also list what is unusual b
 RECOMPRESSED = "recompressed"
 _OTHERS = 20  # files that were not compared and are named
 _ABSENT = {"dangling", "original-missing"}
+_ELSEWHERE = "name originals that are elsewhere with --originals"
+_ON_SCREEN = 20  # findings that leave what was printed before them on the screen
 
 
 class _Anywhere(click.Path):
@@ -105,6 +107,8 @@ def command(
             if records and finding.reason == RECOMPRESSED:
                 recompressed += 1
                 continue
+            if finding.reason in _ABSENT and not reasons.keys() & _ABSENT:
+                say(_ELSEWHERE)  # first: there may be as many such lines as revisits
             reasons[finding.reason] += 1
             if list_remarks or finding.level != REMARK:
                 _show(finding)
@@ -137,8 +141,8 @@ def _hints(
         )
     if on_spark and reasons["unreadable"]:
         yield CREDENTIALS
-    if reasons.keys() & _ABSENT:
-        yield "name originals that are elsewhere with --originals"
+    if sum(reasons[reason] for reason in _ABSENT) > _ON_SCREEN:
+        yield _ELSEWHERE  # once more
 
 
 @contextmanager
