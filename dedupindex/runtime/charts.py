@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 HEIGHT = 160  # of columns, in pixels
+WIDEST = 10  # per cent: a column alone would fill the chart
 
 Values = Sequence[tuple[str, float]]
 """Amounts by CSS class, the first at the left or the bottom."""
@@ -48,15 +49,17 @@ def columns(rows: Sequence[tuple[str, Values]]) -> Columns:
     """Return a column of stacked values for each row; the highest fills the height."""
     highest = max((sum(value for _, value in values) for _, values in rows), default=0)
     step = 100 / max(len(rows), 1)
+    width = round(min(step * 0.85, WIDEST), 3)
+    # Few columns reach from edge to edge, as the names below them do.
+    apart = step if width < WIDEST else (100 - width) / max(len(rows) - 1, 1)
     parts, titles = [], []
     for place, (title, values) in enumerate(rows):
-        x, y = round(place * step, 3), float(HEIGHT)
-        titles.append((ChartBar("over", x, round(step, 3), 0, HEIGHT), title))
+        x, y = round(place * apart, 3), float(HEIGHT)
+        over = ChartBar("over", round(place * step, 3), round(step, 3), 0, HEIGHT)
+        titles.append((over, title))
         for name, value in values:
             if value:
                 height = HEIGHT * value / highest
                 y -= height
-                parts.append(
-                    ChartBar(name, x, round(step * 0.85, 3), round(max(y, 0), 2), round(height, 2))
-                )
+                parts.append(ChartBar(name, x, width, round(max(y, 0), 2), round(height, 2)))
     return Columns(highest, parts, titles)

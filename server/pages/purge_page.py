@@ -32,6 +32,7 @@ KINDS = {
     "url": "a URL",
     "prefix": "all URLs that begin with",
 }
+_OF_API = ("container", "crawl", "host", "url")  # parameters of `GET /impact`
 VALID = 600  # seconds of a confirmation
 _LISTED = 100  # originals, copies and revisits
 _ROWS = 20  # containers and crawls
@@ -47,6 +48,18 @@ def _meant(kind: str, name: str) -> str:
     return f"{name} has no scheme: did you mean {meant_url(name)}?"
 
 
+def _target_of(given: dict[str, str]) -> tuple[str, str]:
+    """Return kind and name of a query, which may have the parameters of `GET /impact` instead."""
+    check_names(given, ("kind", "name", *_OF_API, "prefix"))
+    named = [kind for kind in _OF_API if kind in given]
+    if not named:
+        return given.get("kind", ""), given.get("name", "")
+    if len(named) > 1 or given.keys() & {"kind", "name"}:
+        raise BadQuery(f"give kind and name, or one of {', '.join(_OF_API)}")
+    begins = named == ["url"] and given.get("prefix") == "true"
+    return "prefix" if begins else named[0], given[named[0]]
+
+
 class PurgePages(Handlers):
     def impact(self) -> tuple[str, int]:
         """Show the form and, if it was filled in, the impact.
@@ -55,8 +68,7 @@ class PurgePages(Handlers):
         page of another server can start it.
         """
         given = parse_qs(request.environ.get("QUERY_STRING", ""), errors="surrogateescape")
-        check_names(given, ("kind", "name"))
-        kind, name = (given.get(field, [""])[0] for field in ("kind", "name"))
+        kind, name = _target_of({field: values[0] for field, values in given.items()})
         found, problem, status, who = None, "", 200, "-"
         ours = is_own_request(request.environ)
         if ours:
@@ -130,9 +142,11 @@ class PurgePages(Handlers):
             confirm=confirm,
             minutes=VALID // 60,
             impact_command=self._commands.typed("impact", options),
+            # The page says what to read before: the command must not go against that.
             purge_command=self._commands.typed(
                 "purge", [*options, *["--force"] * (depends and not may_depend)]
             ),
+            needs_force=depends or may_depend,
             listed=_LISTED,
             shown=_ROWS,
             longest=commands.LONGEST,
@@ -146,7 +160,6 @@ class PurgePages(Handlers):
 
     def _found(self, kind: str, name: str) -> dict[str, Any]:
         output = self._commands.run(
-            needs_force=depends or may_depend,
             "impact", [*_options(kind, name), "--list", "--json"], lines=_LISTED
         )
         found: dict[str, Any] = orjson.loads(output.last)

@@ -89,6 +89,16 @@ def test_the_content_is_counted_once_and_shown(
     assert "h3.example" in page(web.get("/pages/content")).text
 
 
+def test_a_month_alone_is_drawn_once_and_does_not_fill_the_chart(tmp_path: Path) -> None:
+    index = begin(tmp_path, settings=ALL)
+    load(index, [capture(1, HOST, size=1000)])
+    web = served(index)
+    counted(web)
+    shown = web.get("/pages/content").text
+    assert shown.count('<figure class="columns">') == 1
+    assert '<rect class="first" x="0.0%" y="0.0" width="10%"' in shown
+
+
 def test_the_numbers_are_those_of_the_command(index: Path) -> None:
     found = orjson.loads(typed("index", "--stats", "--json", index)[0])
     kept = summary.read_summary(index)

@@ -33,7 +33,7 @@ from dedupindex.index.tokens import Role
 from dedupindex.lookup.explain import MAX_CONSIDERED
 from dedupindex.post_crawl.purge.remove import purge
 from dedupindex.post_crawl.purge.target import Target, TargetKind
-from dedupindex.runtime.charts import HEIGHT, bar, columns
+from dedupindex.runtime.charts import HEIGHT, WIDEST, bar, columns
 from dedupindex.runtime.tables import printable
 from server import commands, logs
 from server.api import crawls
@@ -230,7 +230,8 @@ def test_all_pages_have_the_same_payload_saved(web: FlaskClient) -> None:
     counted(web)
     for crawl, size in (("silent", "2.0 kB"), ("unasked", "0 B"), ("", "4.0 kB")):
         chosen = f"?crawl={crawl}" if crawl else ""
-        assert card(web, f"/pages/live{chosen}", "Payload saved, last hour") == size
+        of = "" if crawl else ", open crawls"
+        assert card(web, f"/pages/live{chosen}", f"Payload saved{of}, last hour") == size
         page_of_all = "/" if not crawl else f"/pages/crawl?name={crawl}"
         assert card(web, page_of_all, "Payload saved") == size, page_of_all
         if size != "0 B":
@@ -300,9 +301,11 @@ def test_the_live_page_counts_the_running_minute_and_open_crawls_only(web: Flask
     report(web, "done", "http://one.example/1", size=5000)
     web.post("/crawls/done/commit", json={"exit": "x"})
     report(web, "now", *(f"http://one.example/{number}" for number in range(3)))
-    assert card(web, "/pages/live", "Lookups") == "6" and card(web, "/pages/live", "Stored") == "3"
-    assert card(web, "/pages/live", "Duplicates") == "66.7 %"  # "done" had stored one of them
-    assert card(web, "/pages/live?crawl=done", "Lookups") == "2"
+    assert card(web, "/pages/live", "Lookups, open crawls, 6 min") == "6"
+    assert card(web, "/pages/live", "Stored, open crawls, 6 min") == "3"
+    share = card(web, "/pages/live", "Duplicates, open crawls, 6 min")
+    assert share == "66.7 %"  # "done" had stored one of them
+    assert card(web, "/pages/live?crawl=done", "Lookups, 6 min") == "2"
 
 
 def test_the_live_page_prefers_crawls_that_ask_to_newer_idle_ones(web: FlaskClient) -> None:
@@ -319,9 +322,9 @@ def test_the_live_page_prefers_crawls_that_ask_to_newer_idle_ones(web: FlaskClie
     shown = web.get("/pages/live").text
     named = re.findall(r'<th scope="row"><a[^>]*><bdi>([^<]+)</bdi>', shown)
     assert named == [*(f"idle-{number}" for number in range(29, 10, -1)), "idle-3"]
-    assert card(web, "/pages/live", "Lookups") == "2"
+    assert card(web, "/pages/live", "Lookups, open crawls, 6 min") == "2"
     assert "Only 20 are shown: the open crawls that looked up or began last." in shown
-    assert "Of the open crawls below only, in the last five minutes" in shown
+    assert "Of the open crawls below only. 6 min are the last five" in shown
 
 
 def test_pages_of_a_missing_index_are_errors(tmp_path: Path) -> None:
@@ -354,6 +357,20 @@ def test_containers_in_pages(make_index: MakeIndex, monkeypatch: pytest.MonkeyPa
     for number in ("0", "-1", "x", "²", "9" * 30):
         page(web.get(f"/pages/containers?page={number}"), 400)
     assert "none on this page" in page(web.get("/pages/containers?page=4")).text
+
+
+def test_the_overview_tells_crawls_of_one_day_apart_and_compares_two(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "first"})
+    assert "Compare two crawls" not in web.get("/").text
+
+    def begin_again(writing: Writing) -> None:
+        first = writing.crawl("first")
+        writing.put_crawl(replace(first, begun="2026-01-01T09:14:17Z"))
+
+    web.application.config["live"].crawls.write(begin_again)
+    web.post("/crawls", json={"name": "second"})
+    assert "/pages/compare" in page(web.get("/")).links
+    assert '"2026-01-01T09:14:17Z">2026-01-01 09:14</time>' in web.get("/").text
 
 
 def test_crawls_and_their_progress(web: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -631,8 +648,19 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert ("There is nothing of" in text) is runs
     for query in ("kind=x&name=y", "kind=crawl&name=a%00b"):
         page(web.get(f"/pages/impact?{query}"), 400)
-    shown = page(web.get("/pages/impact?container=a.warc.gz"), 400).text  # as of GET /impact
-    assert "there is no parameter 'container'; there are kind, name" in shown
+    for query, kind in (
+        (f"url={quote(other.url)}", "url"),  # as of GET /impact
+        ("url=http&prefix=true", "prefix"),
+        ("container=a.warc.gz", "container"),
+    ):
+        answer = web.get(f"/pages/impact?{query}")
+        page(answer)
+        assert f'value="{kind}" selected' in answer.text, query
+        assert "Originals that would be removed: " in answer.text
+    shown = page(web.get("/pages/impact?kind=url&url=http://x.example/"), 400).text
+    assert "give kind and name, or one of container, crawl, host, url" in shown
+    shown = page(web.get("/pages/impact?name=x&file=a.warc.gz"), 400).text
+    assert "there is no parameter 'file'; there are kind, name, container, crawl, host" in shown
     page(web.get("/pages/impact?kind=container&name=%FF%22%3Cscript%3E"))
     monkeypatch.setattr(commands, "LONGEST", 0.01)
     assert "use bin/impact itself" in page(web.get(asked), 400).text
@@ -992,7 +1020,11 @@ def test_columns_of_a_chart_end_at_its_bottom(rows: list[list[int]]) -> None:
     assert chart.highest == highest and len(chart.titles) == len(rows)
     for (place, title), (number, (a, b)) in zip(chart.titles, enumerate(rows), strict=True):
         assert title == str(number)
-        mine = [part for part in chart.parts if part.x == place.x]
+        end = place.x + place.width + 0.01  # the tooltip lies over its column
+        mine = [
+            part for part in chart.parts if place.x - 0.01 <= part.x and part.x + part.width <= end
+        ]
+        assert all(part.width <= WIDEST for part in mine)
         assert sum(part.height for part in mine) == pytest.approx(
             HEIGHT * (a + b) / (highest or 1), abs=0.02
         )
