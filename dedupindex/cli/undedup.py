@@ -276,13 +276,18 @@ def _results(
             second = side_by_side(_placed, place, again, jobs)
             for task_place, result in finished(second, doing, len(again), progress):
                 if result.state != "left_alone":
-                    restored = "can be restored" if again[0].dry else "restored"
-                    result.note = f"{restored} record by record: {reasons[task_place]}"
+                    result.note = f"{_again_text(result, again[0])}: {reasons[task_place]}"
                 yield result
 
 
 def _say_unlisted(error: OSError) -> None:
     say(f"warning: no original is looked for in {error.filename}: {error.strerror}")
+
+
+def _again_text(result: Restored, task: Undo) -> str:
+    if result.state == "copied":
+        return "would be copied as it is" if task.dry else "copied as it is"
+    return f"{'can be restored' if task.dry else 'restored'} record by record"
 
 
 def _why_again(before: Restored) -> str:

@@ -25,6 +25,7 @@ from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, awaited
 from dedupindex.post_crawl.undo_damage import (
     RecordFinding,
     RecordRestorer,
+    is_put_back,
     is_rewritten,
     unlisted_revisit,
 )
@@ -77,6 +78,7 @@ _RESTORED_ALREADY = (
     f"an interrupted undo restored it and left its journal in {DIRECTORY}/: it stays as it is; "
     "bin/undedup DIR --in-place finishes that undo"
 )
+_PUT_BACK = "it has in full all records that its undo data lists: it is copied as it is"
 
 
 class Undo(NamedTuple):
@@ -389,8 +391,10 @@ def _why_not_rewritten(path: Path, journal: Journal, source: BinaryIO) -> str:
         before, _ = journal.summary()
         same_size = os.fstat(source.fileno()).st_size == before.size
         if same_size and content_hash(source) == before.content_hash:
-            return _RESTORED_ALREADY
+            return _RESTORED_ALREADY if journal.dropped.exists() else _PUT_BACK
     if journal.exists() or journal.committed():
+        if is_put_back(path, source):
+            return _PUT_BACK
         raise Untouched("it is not the file that its journal describes")
     if is_rewritten(path):
         raise Untouched(f"its journal in {DIRECTORY}/ is missing")
@@ -406,10 +410,10 @@ def _write_each(task: Undo, source: BinaryIO, sink: Sink, database: Path) -> Res
         closing(_finder(task)) as finder,
         closing(RecordRestorer(path, finder, database)) as restorer,
     ):
-        records, findings = restorer.write(source, sink)
-    if findings and not records:
+        records, stay, findings = restorer.write(source, sink)
+    if stay and not records:
         raise _NothingRestored(findings)
-    state = "partial" if findings else "rebuilt" if records else "copied"
+    state = "copied" if not records else "partial" if findings else "rebuilt"
     return Restored(task.name, state, records, findings=findings)
 
 

@@ -89,6 +89,7 @@ class RecordFinding(NamedTuple):
 
 class RestoredRecords(NamedTuple):
     records: int  # restored, with those that are not proven
+    stay: int  # revisits that are not restored
     findings: list[RecordFinding]
 
 
@@ -141,7 +142,7 @@ def unlisted_revisit(path: Path, source: BinaryIO, runs: list[RewriteRun]) -> in
         return None
     keys, listed = _protected_for(path), revisits(runs)
     last = next(listed, None)
-    for offset, stored in _revisits(source):
+    for offset, stored in _records(source, b"revisit"):
         while last is not None and last.offset < offset:
             last = next(listed, None)
         if last is not None and last.offset == offset:
@@ -217,12 +218,21 @@ class _Entries:
                 found.append((entry, journal.parent.parent))
         return found
 
-    def missing(self, seen: int) -> Iterator[RecordFinding]:
-        """Yield what the journals list and is not in the file, in which so many revisits are."""
-        count = 0
+    def all_in_full(self, source: BinaryIO) -> bool:
+        """Whether the file has each record that the journals list in place of its revisit."""
+        return self._expected is not None and next(self.missing(source, 0), None) is None
+
+    def missing(self, source: BinaryIO, seen: int) -> Iterator[RecordFinding]:
+        """Yield what the journals list and is not in the file, in which so many revisits are.
+
+        A record that is there in full instead, as it was, is not missing.
+        """
+        count, in_full = 0, self._in_full(source)
         for journal, line in self._unused:
             if (entry := _entry_at(journal, line)) is not None:
                 count += 1
+                if entry.sha256 in in_full:
+                    continue
                 head = _head_of(entry)
                 field = head.fields.get(b"WARC-Record-ID", b"") if head else b""
                 record_id = unbracket(field).decode("latin-1")
@@ -230,6 +240,31 @@ class _Entries:
         if self._expected is not None and seen + count < self._expected:
             message = f"{_ABSENT}; so are {self._expected - seen - count:,} that have no entry"
             yield RecordFinding(-1, "", restored=False, message=message)
+
+    def _in_full(self, source: BinaryIO) -> set[str]:
+        """Return the SHA-256 of the records in the file that may be those of unused entries."""
+        entries = (_entry_at(journal, line) for journal, line in self._unused)
+        wanted = {_key_of(entry) for entry in entries if entry is not None}
+        found = set[str]()
+        for offset, stored in _records(source, b"response") if wanted else ():
+            with suppress(NotExact):
+                record = ExactRecord(source, offset, stored)
+                if _key(record.head) in wanted:
+                    found.add(_hash_of(record))
+        return found
+
+
+def is_put_back(path: Path, source: BinaryIO) -> bool:
+    """Whether a file has no revisit that its journals list, but all records in full."""
+    return _Entries(path).all_in_full(source)
+
+
+def _hash_of(record: ExactRecord) -> str:
+    running = hashlib.sha256(record.header)
+    for piece in record.block():
+        running.update(piece)
+    running.update(END)
+    return running.hexdigest()
 
 
 def _entry_at(journal: Path, line: int) -> JournalEntry | None:
@@ -346,7 +381,7 @@ class RecordRestorer:
         Raises `Untouched` if an original is on a host that was not named: nothing is damaged then.
         """
         count, position, findings = 0, 0, list[RecordFinding]()
-        for offset, stored in _revisits(source):
+        for offset, stored in _records(source, b"revisit"):
             try:
                 revisit = ExactRecord(source, offset, stored)
             except NotExact:
@@ -368,8 +403,9 @@ class RecordRestorer:
             if message:
                 findings.append(_finding(revisit, message, restored=True))
         sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
-        findings += self._entries.missing(count + sum(not one.restored for one in findings))
-        return RestoredRecords(count, findings)
+        stay = sum(not one.restored for one in findings)
+        findings += self._entries.missing(source, count + stay)
+        return RestoredRecords(count, stay, findings)
 
     def _restore(
         self, revisit: ExactRecord, entries: list[tuple[JournalEntry, Path]], sink: Sink
@@ -464,8 +500,8 @@ def _write(
         sink.write(packer.flush())
 
 
-def _revisits(source: BinaryIO) -> Iterator[tuple[int, int]]:
-    """Yield offset and stored bytes of the revisits of a file, as far as it can be read."""
+def _records(source: BinaryIO, kind: bytes) -> Iterator[tuple[int, int]]:
+    """Yield offset and stored bytes of the records of a type, as far as a file can be read."""
     last: Record | None = None  # its size is known when the next record begins
     with (
         suppress(BadSource),
@@ -476,4 +512,4 @@ def _revisits(source: BinaryIO) -> Iterator[tuple[int, int]]:
                 with suppress(BrokenRecord):
                     last.finish()
                     yield last.offset, last.stored
-            last = event if isinstance(event, Record) and event.type == b"revisit" else None
+            last = event if isinstance(event, Record) and event.type == kind else None

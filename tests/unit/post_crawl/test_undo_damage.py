@@ -436,12 +436,14 @@ def test_a_file_that_lacks_revisits_of_its_journal_is_not_said_to_be_whole(made:
     assert result.status == 7 and "that have no entry" in result.err
 
 
-def test_another_file_of_that_name_is_left_alone(made: Path) -> None:
+def test_another_file_of_that_name_is_copied_and_named(made: Path) -> None:
     other = members(response(b"of somebody else", Target_URI=b"http://other.test/", number=900))
     (made / B).write_bytes(other)
     result = typed("undedup", made, "--out", made.parent / "back")
-    assert result.status == 7 and result.totals["left_alone"] == 1
-    assert not (made.parent / "back" / B).exists()
+    assert result.status == 7 and result.totals["left_alone"] == 0
+    assert (made.parent / "back" / B).read_bytes() == other
+    assert f"{B}: copied as it is: it is not the file that its journal describes" in result.err
+    assert result.totals["records_not_restored"] == len(result.totals["findings"]) > 1
 
 
 def test_an_entry_of_another_revisit_at_that_offset_is_not_taken(made: Path) -> None:
