@@ -12,7 +12,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,10 +56,15 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
 )
 from dedupindex.post_crawl.rewrite.rewrite_outcome import outcome_of
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, file_key
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, LOCK, file_key
 from dedupindex.post_crawl.update_index import ChangedFile, update_index
 from dedupindex.post_crawl.verify_results import VerifyJob, verify_containers
-from dedupindex.post_crawl.work_directory import WorkDirectory, work_directory, working
+from dedupindex.post_crawl.work_directory import (
+    WorkDirectory,
+    check_idle,
+    work_directory,
+    working,
+)
 from dedupindex.runtime.atomic_replace import (
     FileSink,
     Untouched,
@@ -73,6 +78,7 @@ from dedupindex.runtime.atomic_replace import (
     removing,
 )
 from dedupindex.runtime.duckdb import open_database, quoted
+from dedupindex.runtime.files import shared
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, singular
@@ -138,6 +144,7 @@ def dedup(
 ) -> DedupReport:
     """Run all stages; raises `DedupError`. The report names files that were left alone."""
     _check_in_place(sources, options)
+    _check_idle(options)
     if options.spark:
         check_in_stores("rewrites", sources)
     found = find(sources)
@@ -260,6 +267,18 @@ def _check_in_place(sources: list[str], options: DedupOptions) -> None:
         raise BadInput(
             "these sources are in an object store: name a directory for working files with --work"
         )
+
+
+def _check_idle(options: DedupOptions) -> None:
+    """Raise `IndexBusy` if another run is at work; later that costs a request for each source."""
+    out, work = options.out, options.work
+    if work is None and out is not None:
+        work = work_directory([], out)
+    if work is not None:
+        check_idle(work)
+    if out is not None and not options.dry:
+        with suppress(OSError), shared(out / DIRECTORY / LOCK, str(out)):
+            pass
 
 
 def _check_work(work: Path | None, found: Sources) -> None:

@@ -17,7 +17,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from dedupindex.runtime.files import (
     exclusive,
     is_utf8,
     make_directory,
+    shared,
     shown_name,
     write_file,
 )
@@ -146,6 +147,12 @@ def _named(paths: set[str], what: str) -> str:
         return ""
     shown = [printable(path) for path in sorted(paths)[:_NAMED]]
     return f"files {what}: {names_text(shown, _NAMED, len(paths))}"
+
+
+def check_idle(top: Path) -> None:
+    """Raise `IndexBusy` if a run has the working files; returns at once, and makes nothing."""
+    with suppress(OSError), shared(top / _LOCK, f"the working files {top}"):
+        pass
 
 
 @contextmanager
