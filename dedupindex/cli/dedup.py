@@ -168,8 +168,8 @@ def _print_report(
     warn(report.left)
     for finding in report.proof.named:
         say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
-    if in_zstd := report.zstd_text():
-        say(f"warning: {in_zstd}")
+    for text in filter(None, (report.referring_text(), report.zstd_text())):
+        say(f"warning: {text}")
     if wants_json():
         sys.stdout.flush()
         sys.stdout.buffer.writelines(report.as_json(sent.as_json()))
@@ -188,7 +188,7 @@ def _index_steps(
     report: DedupReport, sources: tuple[str, ...], out: Path | str | None, options: DedupOptions
 ) -> list[str]:
     """Return what an index needs after a run."""
-    if not report.revisits or not report.proof.sound or report.dry_run:
+    if not (report.revisits or report.written) or not report.proof.sound or report.dry_run:
         return []
     if options.index:
         return [_OUTDATED]

@@ -45,7 +45,11 @@ from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, lost_owners, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
-from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome, zstd_text
+from dedupindex.post_crawl.rewrite.rewrite_outcome import (
+    RewriteOutcome,
+    referring_text,
+    zstd_text,
+)
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, has_undo_data
 from dedupindex.post_crawl.undo import (
@@ -215,12 +219,18 @@ class _RewriteReport:
     def __init__(self, job: RewriteJob) -> None:
         self.job, self.found = job, RewriteOutcome(files=0)
         self.left = 0  # files left alone
+        self.written = 0  # results that were made, or replaced
         self.absent: list[MissingFile] = []
+        self.referring: list[str] = []  # results that existed, and refer to files left alone
         self._files = {file.name: file for file in job.containers().values()}
 
     def add(self, outcome: RewriteOutcome) -> None:
         """Add an outcome; bytes of a file that is not in the directory count nowhere."""
         self.found.add(outcome)
+        made = ("rewritten",) if self.job.out is None else ("rewritten", "kept")
+        self.written += outcome.state in made
+        if outcome.state == "referring":
+            self.referring.append(self.job.place.shown(outcome.name))
         if outcome.state != "left_alone":
             return
         self.left += 1
@@ -240,6 +250,7 @@ class _RewriteReport:
     def as_json(self) -> dict[str, Any]:
         absent = [file._asdict() for file in self.absent]
         more = {"left_alone": self.left, "not_copied": absent, "dry_run": self.job.dry}
+        more["refer_to_left_alone"] = sorted(self.referring)
         return {**self.found.as_json(), **more}
 
     def lines(self) -> Iterator[str]:
@@ -290,11 +301,12 @@ def _rewrite(
     totals.finish()
     sent = sent_requests(requests)
     lines = [*totals.lines(), *sent.lines()]
-    if found.revisits and not job.dry:
+    if (found.revisits or totals.written) and not job.dry:
         lines += map(as_called, then)
     print_result({**totals.as_json(), **sent.as_json()}, lines)
-    if in_zstd := zstd_text(found.originals_in_zstd, dry=job.dry):
-        say(as_called(f"warning: {in_zstd}"))
+    in_zstd = zstd_text(found.originals_in_zstd, dry=job.dry)
+    for text in filter(None, (referring_text(totals.referring), in_zstd)):
+        say(as_called(f"warning: {text}"))
     if found.trusted:
         say(singular(f"{found.trusted:,} revisits of originals that were not read: {_TRUSTED}"))
     elsewhere = found.refused[ORIGINAL_ELSEWHERE]

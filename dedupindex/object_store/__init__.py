@@ -29,6 +29,7 @@ from dedupindex.object_store.glob import (
     AT_ONCE,
     FoundObject,
     RemoteEntry,
+    addresses_below,
     find_objects,
     is_many,
     list_directory,
@@ -61,8 +62,8 @@ from dedupindex.object_store.write_object import (
 
 __all__ = [
     "AT_ONCE", "CountedRequests", "FoundObject", "ObjectFacts", "PartialCopy", "RemoteEntry",
-    "RemoteFile", "TaskRequests", "add_task_requests", "check_address", "check_creatable",
-    "check_path", "check_reader", "check_writable", "copy_object", "copy_source",
+    "RemoteFile", "TaskRequests", "add_task_requests", "addresses_below", "check_address",
+    "check_creatable", "check_path", "check_reader", "check_writable", "copy_object", "copy_source",
     "counted_requests", "counting_task", "create_object", "download", "facts", "facts_or_none",
     "fetched", "find_objects", "in_same_store", "is_lasting", "is_many", "is_object", "is_remote",
     "list_directory", "local", "locked_prefix", "meant_address", "open_anywhere", "redacted",

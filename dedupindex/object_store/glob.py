@@ -74,6 +74,16 @@ def find_objects(address: str) -> Iterator[FoundObject]:
                 yield from find_objects(where.rstrip("/") + "/")
 
 
+def addresses_below(directory: str) -> set[str]:
+    """Return the addresses of all objects below a directory, none if it is not there.
+
+    Raises `BadSource`.
+    """
+    store, path = store_of(directory)
+    listing = with_retries(directory, partial(store.find, path))
+    return {address_of(name, directory, path) for name in listing}
+
+
 def _object(address: str, info: dict[str, Any]) -> FoundObject | None:
     """Return an object of a listing, None for a directory or its placeholder."""
     if info.get("type") == "directory" or _is_placeholder(address, info):

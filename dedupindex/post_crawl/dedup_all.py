@@ -56,7 +56,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
 )
 from dedupindex.post_crawl.rewrite.rewrite_outcome import outcome_of
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, LOCK, file_key
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, LOCK, UNCORRECTED, file_key
 from dedupindex.post_crawl.update_index import ChangedFile, update_index
 from dedupindex.post_crawl.verify_results import VerifyJob, verify_containers
 from dedupindex.post_crawl.work_directory import (
@@ -349,7 +349,7 @@ class _DedupRun:
                 self._warn_of_refusal(job, 0 if cluster else options.jobs)
             if not options.dry:
                 with self._clock("verifying"):
-                    self._verify(job, done, cluster)
+                    self._verify(job, done - report.referring.keys(), cluster)
         with self._clock("adding up"):
             lines = open_manifest(self._work.manifest).parquet
             if options.every_host:
@@ -417,6 +417,7 @@ class _DedupRun:
         """Rewrite all files; returns the paths of those that were written."""
         total = sum(file.size for file in job.plan.containers().values())
         done, seen = set(), 0
+        made = ("rewritten", "kept") if job.out else ("rewritten",)
         with open(self._work.top / _HOSTS, "wb") as hosts:
             for outcome in rewrite(job, self._options.jobs, self._begin, cluster):
                 self._report.add_file(outcome)
@@ -425,12 +426,14 @@ class _DedupRun:
                 hosts.writelines(host_lines(outcome.hosts))
                 seen += outcome.bytes_before
                 self._progress(ProgressUpdate("rewriting", seen, total, self._report.revisits))
-                if outcome.state in ("rewritten", "existing") or (
-                    job.out and outcome.state == "kept"
-                ):
+                if outcome.state in made:
+                    self._report.written += 1
+                if outcome.state in (*made, "existing"):
                     done.add(outcome.path)
                 elif outcome.state == "left_alone":
                     done.discard(outcome.path)
+                elif outcome.state == "referring":
+                    self._report.referring[outcome.path] = job.place.shown(outcome.name)
         for file in self._found.others:
             if self._copy_unreadable(file, job):
                 done.add(file.path)
@@ -451,7 +454,8 @@ class _DedupRun:
         sizes = [pair for root in roots for pair in _kept_sizes(root)]
         undoable = sum(name.endswith(".dropped") for name, _ in sizes)
         report.undoable, report.earlier_undoable = undoable > 0, undoable > self._undoable
-        kept = (size for name, size in sizes if name != STORE_FILE and not name.endswith(".part"))
+        others = (STORE_FILE, UNCORRECTED)
+        kept = (size for name, size in sizes if not (name in others or name.endswith(".part")))
         report.journals = sum(kept) + (self._new_journals if job.dry else 0)
 
     def _report_missing(self, job: RewriteJob, done: set[str]) -> None:

@@ -149,8 +149,8 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     if report.absent:
         copied = f"{'Would not be' if dry else 'Not'} copied, so keep the source"
         yield f"<p>{copied}: {report.absent_text()}.</p>\n"
-    if in_zstd := report.zstd_text():
-        yield html_page.note(f"{in_zstd[0].upper()}{in_zstd[1:]}.")
+    for text in filter(None, (report.referring_text(), report.zstd_text())):
+        yield html_page.note(f"{text[0].upper()}{text[1:]}.")
     if hint := report.gain_text():
         yield html_page.note(f"{hint[0].upper()}{hint[1:]}.")
     if report.revisits_before:

@@ -15,7 +15,11 @@ from dedupindex.errors import as_called
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.reasons import in_words
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
-from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome, zstd_text
+from dedupindex.post_crawl.rewrite.rewrite_outcome import (
+    RewriteOutcome,
+    referring_text,
+    zstd_text,
+)
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.verify_results import Proof
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
@@ -177,6 +181,7 @@ class DedupReport:
     unique: int = 0  # captures without an equal
     originals: int = 0
     revisits: int = 0  # that were made
+    written: int = 0  # results that were made, or replaced
     revisits_before: int = 0  # records that were revisits already
     file_copies: int = 0  # files that equal another one byte for byte
     file_copies_bytes: int = 0
@@ -194,6 +199,8 @@ class DedupReport:
     all_hosts: Path | None = None  # a line of JSON for each; there may be millions
     left: list[Problem] = field(default_factory=list)  # files left alone, and damage in files
     absent: list[MissingFile] = field(default_factory=list)
+    # Results that existed and refer to files that were left alone, by the paths of their sources.
+    referring: dict[str, str] = field(default_factory=dict)
     unlisted: set[str] = field(default_factory=set)  # what was not copied and has no known size
     comparable: list[tuple[str, str]] = field(default_factory=list)  # see `results_of_each`
     moved: list[tuple[str, str]] = field(default_factory=list)  # root and name, if not in place
@@ -342,6 +349,10 @@ class DedupReport:
         """Say which revisits many replay tools cannot show; empty if there are none."""
         return as_called(zstd_text(self.originals_in_zstd, dry=self.dry_run))
 
+    def referring_text(self) -> str:
+        """Say which results refer to what may not be there; empty if none do."""
+        return as_called(referring_text(list(self.referring.values())))
+
     def copies_text(self) -> str:
         """Say what copies of whole files mean for a run; empty if there are none."""
         if not self.file_copies:
@@ -365,6 +376,7 @@ class DedupReport:
         if not (others := self.files - self.proof.files):
             return ""
         why = "not changed" if self.in_place else "not readable as archives, or not written"
+        why += ", or named above as referring to such" if self.referring else ""
         return singular(f"not verified, because {why}: {others:,} files")
 
     def as_json(self, more: Mapping[str, Any] | None = None) -> Iterator[bytes]:
@@ -396,6 +408,7 @@ class DedupReport:
             "problems": [problem.as_json() for problem in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],
             "not_listed": sorted(self.unlisted),
+            "refer_to_left_alone": sorted(self.referring.values()),
             "outside": dict(sorted((+self.outside).items())),
             "unread_originals": self.unread_originals,
             "originals_in_zstd": self.originals_in_zstd,

@@ -660,9 +660,13 @@ def test_faulty_store(stored: Stored, kind: str) -> None:
         status, _, messages = ended(*words)
         assert "Traceback" not in messages
         there = stored.results(name)
+        stored.bucket.server.faults.clear()
+        if status == 7:  # a source that seemed to be gone was left alone: its copies are whole
+            sources = stored.results("warcs")
+            assert all(data in (stored.planned[one], sources[one]) for one, data in there.items())
+            continue
         assert there.items() <= stored.planned.items()
         assert status or there == stored.planned
-        stored.bucket.server.faults.clear()
         typed(*words)
         assert stored.results(name) == stored.planned
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.object_store import (
     ObjectFacts,
     RemoteFile,
+    addresses_below,
     copy_object,
     copy_source,
     create_object,
@@ -35,7 +36,7 @@ from dedupindex.object_store import (
     remove_object,
 )
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, LOCK, UNCORRECTED
 from dedupindex.runtime.atomic_replace import (
     CopiedRange,
     Untouched,
@@ -125,6 +126,10 @@ class ResultPlace(ABC):
         """Return the size of a result, None if there is none."""
 
     @abstractmethod
+    def existing(self, names: Collection[str]) -> set[str]:
+        """Return those of some names that have a result; raises `BadSource`."""
+
+    @abstractmethod
     def opened(self, name: str) -> BinaryIO:
         """Open a result for reading; raises `FileNotFoundError`."""
 
@@ -163,6 +168,9 @@ class DirectoryPlace(ResultPlace):
     def size(self, name: str) -> int | None:
         path = self.state / name
         return path.stat().st_size if path.is_file() else None
+
+    def existing(self, names: Collection[str]) -> set[str]:
+        return {name for name in names if os.path.lexists(self.state / name)}
 
     def opened(self, name: str) -> BinaryIO:
         return open_for_reading(self.state / name)
@@ -205,6 +213,10 @@ class StorePlace(ResultPlace):
     def facts(self, name: str) -> ObjectFacts | None:
         """Request the facts of a result, None if there is none."""
         return facts_or_none(self.shown(name))
+
+    def existing(self, names: Collection[str]) -> set[str]:
+        found = addresses_below(self._address)
+        return {name for name in names if self.shown(name) in found}
 
     def opened(self, name: str) -> BinaryIO:
         found = self.facts(name)
@@ -259,12 +271,13 @@ def bind_state(state: Path, store: str) -> None:
     path = state / DIRECTORY / STORE_FILE
     before = path.read_text() if path.exists() else ""
     kept = {file.name for file in (state / DIRECTORY).glob("*" if before else "*.jsonl")}
-    if before != store and kept - {"lock", STORE_FILE}:  # else a run failed before it wrote
+    if before != store and kept - {LOCK, STORE_FILE, UNCORRECTED}:  # else no run wrote a revisit
         raise SettingsConflict(
             f"{state} has the journals of results in {before or 'the directory itself'}, not in "
             f"{store or 'the directory itself'}: name another directory"
         )
     if before != store:
+        (state / DIRECTORY / UNCORRECTED).unlink(missing_ok=True)  # of the other place
         write_file(path, store.encode())
 
 

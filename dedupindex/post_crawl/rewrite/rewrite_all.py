@@ -1,24 +1,19 @@
 """Rewrite all files of a plan, in several processes.
 
-A file can be left alone after others have become revisits of records in it: another process began
-to write to it, a sector cannot be read, or its target has another content. In a directory the files
-that refer to it are then copied whole, so that it never refers to records that are not in it.
+A file can be left alone after others have become revisits of records in it, see `correct_results`.
 """
 
 from __future__ import annotations
 
-import errno
 import os
-import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
-from io import BufferedRandom
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
-from typing import BinaryIO, NamedTuple
+from tempfile import TemporaryDirectory, gettempdir
+from typing import NamedTuple
 
 from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
 from dedupindex.object_store import is_remote
@@ -26,20 +21,16 @@ from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls
 from dedupindex.post_crawl.rewrite.check_copies import CheckedPart
+from dedupindex.post_crawl.rewrite.correct_results import with_corrections
 from dedupindex.post_crawl.rewrite.journal import (
     Journal,
-    OffsetMap,
     discard_unfinished,
-    entries,
-    summary,
 )
 from dedupindex.post_crawl.rewrite.protection import protect_for_others, record_key
-from dedupindex.post_crawl.rewrite.result_place import bind_state, opened_source
+from dedupindex.post_crawl.rewrite.result_place import bind_state
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
     check_part,
-    check_settled,
-    check_unchanged,
     rewrite_container,
 )
 from dedupindex.post_crawl.rewrite.rewrite_object import check_resumed_in_store, rewrite_object
@@ -49,26 +40,19 @@ from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, lock
 from dedupindex.post_crawl.rewrite.undo_directory import (
     DIRECTORY,
     LOCK,
+    UNCORRECTED,
     await_journals,
     awaited,
     has_undo_data,
 )
 from dedupindex.runtime.atomic_replace import (
-    FileSink,
-    Untouched,
     being_written,
     check_free_space,
-    content_hash,
-    copy_metadata,
     not_ownable,
     open_for_reading,
-    open_part,
-    part_path,
     remove_stale_parts,
-    removing,
-    same_range,
 )
-from dedupindex.runtime.files import exclusive, shared, sync_directory
+from dedupindex.runtime.files import exclusive, shared
 from dedupindex.runtime.spark import Cluster
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import SourceFile
@@ -159,7 +143,7 @@ def _outcomes(
         outcomes = rewrite_on_spark(cluster, job, containers)
     if job.store and not job.dry:
         outcomes = _with_awaited(job, containers, outcomes, on_spark=cluster is not None)
-    return outcomes if job.out is None else _with_corrections(job, outcomes)
+    return outcomes if job.out is None else with_corrections(job, outcomes)
 
 
 def _with_awaited(
@@ -353,7 +337,8 @@ def _home(place: Path) -> Iterator[None]:
             yield
         finally:
             if made and not has_undo_data(place):
-                (home / LOCK).unlink()
+                for name in (LOCK, UNCORRECTED):
+                    (home / name).unlink(missing_ok=True)
                 with suppress(OSError):  # another run has made its lock there
                     home.rmdir()
 
@@ -451,150 +436,3 @@ def not_writable(job: RewriteJob) -> str:
     copies = job.plan.copies
     replaced = (file.path for file in containers if next(iter(copies(file.number)), None))
     return lost_owners(replaced, None)
-
-
-def _with_corrections(
-    job: RewriteJob, outcomes: Iterable[RewriteOutcome]
-) -> Iterator[RewriteOutcome]:
-    """Yield the outcomes of a run to a directory, then what must be added to some of them.
-
-    A correction takes back the revisits of a file that refers to a file that was left alone.
-    """
-    numbers = {file.name: number for number, file in job.containers().items()}
-    missing: set[int] = set()
-    with TemporaryFile() as spool:
-        for outcome in outcomes:
-            if outcome.state == "left_alone":
-                missing.add(numbers[outcome.name])
-            elif outcome.original_files:
-                pickle.dump(outcome, spool)
-            elif not (outcome.revisits or job.dry or job.out is None):
-                Journal(job.out, outcome.name).clear_stale(outcome.bytes_after)
-            yield outcome
-        referred = _referred(job, numbers, missing, spool)
-        missing = {one for one in missing if not _has_originals(job, one, referred[one])}
-        corrected: set[str] = set()
-        while missing:
-            removed = set()
-            for outcome in _spooled(spool):
-                if outcome.name in corrected or missing.isdisjoint(outcome.original_files):
-                    continue
-                corrected.add(outcome.name)
-                yield (correction := _correction(job, numbers[outcome.name], outcome))
-                if correction.state == "left_alone":
-                    removed.add(numbers[outcome.name])
-            missing = removed
-
-
-def _spooled(spool: BufferedRandom) -> Iterator[RewriteOutcome]:
-    spool.seek(0)
-    while spool.peek(1):
-        yield pickle.load(spool)  # noqa: S301 (nobody else has this file)
-
-
-def _referred(
-    job: RewriteJob, numbers: dict[str, int], missing: set[int], spool: BufferedRandom
-) -> dict[int, set[tuple[int, int]]]:
-    """Return offset and size of the originals in `missing` files that revisits may refer to."""
-    found: dict[int, set[tuple[int, int]]] = {number: set() for number in missing}
-    for outcome in _spooled(spool) if missing else ():
-        if not missing.isdisjoint(outcome.original_files):
-            for planned in job.plan.copies(numbers[outcome.name]):
-                if (original := planned.original).container in missing:
-                    found[original.container].add((original.offset, original.stored))
-    return found
-
-
-def _has_originals(job: RewriteJob, number: int, originals: set[tuple[int, int]]) -> bool:
-    """Whether the directory has `originals` of a file that was left alone, as its source has."""
-    container = job.plan.container(number)
-    try:
-        with job.place.opened(container.name) as result:
-            size = os.fstat(result.fileno()).st_size
-            if size == container.size:
-                return content_hash(result) == container.content_hash
-            moved = _moved(job, container, size)
-            if moved is None or any(moved.is_revisit(one) for one in job.plan.protected(number)):
-                return False
-            if not originals:
-                return True
-            with opened_source(container) as source:
-                return all(
-                    same_range(source, offset, result, moved.new(offset), stored)
-                    for offset, stored in sorted(originals)
-                )
-    except (OSError, ValueError, KeyError, TypeError, Damaged, Untouched):
-        return False
-
-
-def _moved(job: RewriteJob, container: ManifestContainer, size: int) -> OffsetMap | None:
-    """Return the offsets in a result of this size; None if no journal describes it."""
-    assert job.out is not None
-    journal = Journal(job.out, container.name)
-    for lines in filter(Path.exists, (journal.lines, *journal.committed())):
-        before, after = summary(lines)
-        if (before.size, after.size) == (container.size, size):
-            unchanged = before.content_hash == container.content_hash
-            return OffsetMap(entries(lines)) if unchanged else None
-    return None
-
-
-def _correction(job: RewriteJob, number: int, outcome: RewriteOutcome) -> RewriteOutcome:
-    """Copy a file whole in place of its result; returns what that adds to its outcome."""
-    correction = RewriteOutcome(
-        outcome.name, "kept", "", outcome.path, 0, 0, -outcome.revisits, 0,
-        outcome.bytes_before - outcome.bytes_after,
-        hosts={host: [-made, -saved] for host, (made, saved) in outcome.hosts.items()},
-        outside={path: -made for path, made in outcome.outside.items()}, journal=-outcome.journal,
-        removed=-outcome.removed, trusted=-outcome.trusted,
-        originals_in_zstd=-outcome.originals_in_zstd,
-    )  # fmt: skip
-    try:
-        if not job.dry:
-            _copy_whole(job, job.plan.container(number))
-        correction.refused = Counter({"original-left-alone": outcome.revisits})
-    except Untouched as untouched:
-        correction.state = "left_alone"
-        correction.problem = f"originals of its copies were left alone, and then: {untouched}"
-    except OSError as error:
-        raise DedupError(
-            f"{outcome.path}: {error.strerror or error}; it refers to files that were left alone: "
-            "run the same command again to resume"
-        ) from error
-    return correction
-
-
-def _copy_whole(job: RewriteJob, container: ManifestContainer) -> None:
-    """Replace a result by a copy of its source; if that fails, remove it and raise `Untouched`."""
-    assert job.out is not None
-    target, journal = job.out / container.name, Journal(job.out, container.name)
-    part = part_path(target)
-    target.parent.mkdir(parents=True, exist_ok=True)  # of a store, and rewritten elsewhere
-    try:
-        with removing(part), open_part(part) as file:
-            _copy(container, file)
-            job.place.replace(part, file, container.name)
-        journal.clear()
-    except Untouched:
-        job.place.remove(container.name)
-        journal.clear()
-        raise
-    finally:
-        sync_directory(target.parent)
-
-
-def _copy(container: ManifestContainer, target: BinaryIO) -> None:
-    try:
-        with opened_source(container) as source:
-            before = os.fstat(source.fileno())
-            check_unchanged(container, source)
-            FileSink(target).copy(source, 0, container.size)
-            copy_metadata(source, target, replaces=False)
-            os.fsync(target.fileno())
-            check_settled(container, source, before)
-    except (FileNotFoundError, Damaged) as error:
-        raise Untouched(f"it was changed while it was copied: {error}") from error
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        raise Untouched(f"the disk fails: {error.strerror}") from error

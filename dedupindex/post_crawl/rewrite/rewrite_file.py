@@ -79,9 +79,10 @@ from dedupindex.runtime.atomic_replace import (
 from dedupindex.warc.record_facts import Refused
 
 ANOTHER = (
-    "another plan made it, or it was damaged. If bin/dedup or bin/rewrite wrote it from this "
-    "source, remove all files that are named so, and repeat the command; else name another folder "
-    "with --out (are the arguments swapped?)"
+    "another plan made it, it was damaged, or a record was taken out of it. Keep it in that last "
+    "case: the source may still have the record. Otherwise, if bin/dedup or bin/rewrite wrote it "
+    "from this source, remove all files that are named so, and repeat the command; else name "
+    "another folder with --out (are the arguments swapped?)"
 )
 
 

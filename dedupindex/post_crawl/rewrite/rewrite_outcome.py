@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
+from dedupindex.runtime.tables import names_text
 from dedupindex.sources.warc_files import SourceFile
 from dedupindex.urlkey import host_of
 
+_NAMED = 10  # results that a message names
 _COUNTS = (
     "files", "records", "revisits", "originals_in_zstd", "trusted", "bytes_before", "bytes_after",
 )  # fmt: skip
@@ -20,7 +23,9 @@ class RewriteOutcome:
     """What became of one file, or of many."""
 
     name: str = ""
-    state: str = ""  # rewritten, kept (no gain), existing (an earlier run did it) or left_alone
+    # rewritten, kept (no gain), existing (an earlier run did it) or left_alone; after all these
+    # referring: one that existed, and refers to a file that was left alone
+    state: str = ""
     problem: str = ""  # why it was left alone
     path: str = ""
     files: int = 1
@@ -82,6 +87,21 @@ def zstd_text(count: int, *, dry: bool) -> str:
     return (
         f"{one if count == 1 else many} .zst files, which many replay tools (pywb, warcio) cannot "
         f"read: {first}: bin/convert --to gzip FILE... --out DIR"
+    )
+
+
+def referring_text(results: Sequence[str]) -> str:
+    """Say which results existed and refer to files that were left alone; empty if none do."""
+    if not results:
+        return ""
+    files = "1 file exists already and refers"
+    if len(results) > 1:
+        files = f"{len(results):,} files exist already and refer"
+    return (
+        f"{files} to records in files that were left alone: {names_text(results, _NAMED)}. Nothing "
+        "replaces what is there: bin/verify OUT says whether those records still are. To "
+        "deduplicate again after a record was taken out, take it out of SOURCE, too, and name "
+        "another --out (in a store, and another --state)"
     )
 
 

@@ -14,7 +14,8 @@ from dedupindex.runtime.files import write_file
 
 DIRECTORY = ".rewrite"
 LOCK = "lock"  # held by a running process
-_AWAITED = "awaited"  # names of files, as JSON
+UNCORRECTED = "uncorrected"  # names of files, as JSON; no data that undoes anything
+_AWAITED = "awaited"  # likewise
 
 
 def file_key(name: str) -> str:
@@ -24,7 +25,8 @@ def file_key(name: str) -> str:
 
 def has_undo_data(directory: Path) -> bool:
     """Return whether runs have kept anything in a directory, and not only held its lock."""
-    return any(path.name != LOCK for path in (directory / DIRECTORY).glob("*"))
+    names = (path.name for path in (directory / DIRECTORY).glob("*"))
+    return any(name not in (LOCK, UNCORRECTED) for name in names)
 
 
 def names_of(path: Path) -> Iterator[tuple[Path, str]]:
@@ -36,7 +38,18 @@ def names_of(path: Path) -> Iterator[tuple[Path, str]]:
 
 def awaited(directory: Path) -> Set[str]:
     """Return the names of files whose journals an interrupted run on Spark may have lost."""
-    path = directory / DIRECTORY / _AWAITED
+    return _recorded(directory / DIRECTORY / _AWAITED)
+
+
+def uncorrected(directory: Path) -> Set[str]:
+    """Return the names of files that a run which has not ended may have written.
+
+    They may refer to records in files that it has left alone.
+    """
+    return _recorded(directory / DIRECTORY / UNCORRECTED)
+
+
+def _recorded(path: Path) -> Set[str]:
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -51,7 +64,15 @@ def _names_in(path: Path, changed: int, size: int) -> Set[str]:
 
 def await_journals(directory: Path, names: Set[str]) -> None:
     """Record on disk which files other machines may write before their journals are here."""
-    path = directory / DIRECTORY / _AWAITED
+    _record(directory / DIRECTORY / _AWAITED, names)
+
+
+def mark_uncorrected(directory: Path, names: Set[str]) -> None:
+    """Record on disk what `uncorrected` returns."""
+    _record(directory / DIRECTORY / UNCORRECTED, names)
+
+
+def _record(path: Path, names: Set[str]) -> None:
     if names:
         write_file(path, json.dumps(sorted(names)).encode())
     else:

@@ -1,4 +1,4 @@
-"""What verification asks an object store for."""
+"""What is asked of an object store for results, and whose journals a state has."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from random import Random
 
 import pytest
 
+from dedupindex.errors import SettingsConflict
 from dedupindex.object_store import facts
-from dedupindex.post_crawl.rewrite.result_place import StoredPath
+from dedupindex.post_crawl.rewrite.result_place import (
+    StoredPath,
+    StorePlace,
+    bind_state,
+    store_of_state,
+)
+from dedupindex.post_crawl.rewrite.undo_directory import (
+    DIRECTORY,
+    mark_uncorrected,
+    uncorrected,
+)
 from dedupindex.verify.file_bytes import UnreadableFile
 from tests.support.commands import typed
 from tests.support.rewriting import content
@@ -98,3 +109,26 @@ def test_verification_reads_little_more_than_the_files(
     assert "100 revisits rebuilt" in said
     asked = ranges(bucket.server)
     assert len(asked) < 60 and sum(length for _, length in asked) < 2.2 * size
+
+
+def test_a_state_of_a_run_that_wrote_no_revisit_may_get_another_address(tmp_path: Path) -> None:
+    (tmp_path / DIRECTORY).mkdir()
+    bind_state(tmp_path, "s3://bucket/wrong")
+    mark_uncorrected(tmp_path, {"a.warc.gz"})
+    bind_state(tmp_path, "s3://bucket/right")
+    assert store_of_state(tmp_path) == "s3://bucket/right" and not uncorrected(tmp_path)
+    (tmp_path / DIRECTORY / "0.jsonl").touch()
+    with pytest.raises(SettingsConflict):
+        bind_state(tmp_path, "s3://bucket/wrong")
+
+
+def test_which_objects_are_there(buckets: Callable[[], Bucket], tmp_path: Path) -> None:
+    bucket = buckets()
+    names = ["x.warc", "a/b %.warc", "a/b/\u00e9.warc", "none/x.warc", "a/none"]
+    for name in names[:3]:
+        bucket.put(f"out/{name}", b"1")
+    place = StorePlace(f"{bucket.url}/out/", tmp_path)
+    bucket.server.requests.clear()
+    assert place.existing(names) == set(names[:3])
+    assert len(bucket.server.requests) == 1
+    assert StorePlace(f"{bucket.url}/other", tmp_path).existing(names) == set()
