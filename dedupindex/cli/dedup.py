@@ -41,8 +41,9 @@ from dedupindex.cli.result_lists import (
     write_offsets,
 )
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
+from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, Damaged, as_called
-from dedupindex.object_store import counted_requests, is_remote, local
+from dedupindex.object_store import CountedRequests, counted_requests, is_remote, local
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
 from dedupindex.post_crawl.dedup_report import (
@@ -148,7 +149,7 @@ def command(
     )  # fmt: skip
     with counted_requests() as requests, show_progress(verbose=verbose) as progress:
         if sample:
-            return _print_estimate(estimate(list(sources), sample, seed, chosen, progress))
+            return _estimate(list(sources), sample, seed, chosen, progress, requests)
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
     commands = _next(report, out, chosen.spark)
@@ -222,10 +223,15 @@ def _check_sample(sample: str, html: Path | None, *, dry_run: bool) -> None:
             raise click.UsageError(str(error)) from error
 
 
-def _print_estimate(found: DuplicateEstimate) -> int:
+def _estimate(
+    sources: list[str], sample: str, seed: int, chosen: DedupOptions, progress: OnProgress,
+    requests: CountedRequests,
+) -> int:  # fmt: skip
     """Print an estimate, and return the exit status."""
+    found = estimate(sources, sample, seed, chosen, progress)
+    sent = sent_requests(requests)
     warn(found.left)
-    print_result(found.as_json(), _estimate_lines(found))
+    print_result(found.as_json() | sent.as_json(), [*_estimate_lines(found), *sent.lines()])
     return status_7("the files named above are damaged or unusable") if found.left else 0
 
 

@@ -51,6 +51,8 @@ _BUCKET = (
     "is the name of the bucket right, and for a store other than AWS the AWS_ENDPOINT_URL of this "
     "machine (docs/batch.md)?"
 )
+_ARCHIVED = "InvalidObjectState"  # a code of S3
+_RESTORE = "restore it first, it is in an archive class (docs/batch.md#remote-sources)"
 _INVALID = "ParamValidationError"  # of botocore, which sends nothing then
 _REPEATED_HERE = ("GetObject", "HeadObject")
 """Requests of S3 that are a try of ours each; a listing or an upload is a try with many."""
@@ -325,6 +327,8 @@ def error_text(error: Exception) -> str:
     text = _ERRNO.sub("", str(error)) or type(error).__name__
     if type(error).__name__ == _INVALID:  # which goes on with a pattern, say
         text = text.partition("\n")[2].partition(": Bucket name must")[0]
+    if _ARCHIVED in _codes(error):
+        text = f"{text.rstrip('.')}: {_RESTORE}"
     return _QUERY.sub(r"\1", text)
 
 

@@ -460,6 +460,44 @@ def test_store_that_refuses_every_object(
     assert not stored.results("nothing")
 
 
+def test_requests_for_an_estimate_are_counted(stored: Stored, tmp_path: Path) -> None:
+    """One GET for each file, to recognise it, and those for the files that are drawn."""
+    out = ("--out", f"{stored.bucket.url}/sampled", "--state", tmp_path / "state")
+    words = ("dedup", stored.warcs, *out, "--dry-run", "--sample", "2", *ONE)
+    output, _ = typed(*words, "--json", status=7)
+    sent, asked = json.loads(output)["requests"], stored.bucket.server.requests
+    gets = [path for method, path, _ in asked if method == "GET" and "list-type=" not in path]
+    assert sent["get"] == len(gets) > len(stored.planned)
+    assert len({path.partition("?")[0] for path in gets}) >= len(stored.planned)
+    assert sent["list"] and sent["read"] and not sent["written"]
+    assert "requests to stores: " in typed(*words, status=7)[0]
+
+
+@pytest.mark.parametrize("storage", ["GLACIER", "DEEP_ARCHIVE"])
+def test_an_object_in_an_archive_class_is_left_alone_until_it_is_restored(
+    stored: Stored, tmp_path: Path, storage: str
+) -> None:
+    bucket, cold = stored.bucket, min(stored.planned)
+    top = f"cold-{storage.lower()}"
+    for name in stored.planned:
+        data, kept = (stored.source / name).read_bytes(), storage if name == cold else "STANDARD"
+        bucket.client.put_object(
+            Bucket=bucket.name, Key=f"{top}/{name}", Body=data, StorageClass=kept
+        )
+    out = ("--out", f"{bucket.url}/{top}-smaller", "--state", tmp_path / "state")
+    words = ("dedup", f"{bucket.url}/{top}/", *out, *ONE)
+    for more in (["--dry-run", "--sample", "2"], []):  # an estimate names it, whatever it draws
+        said = typed(*words, *more, status=7)[1]
+        assert f"{top}/{cold}: cannot be read: " in said and "restore it first" in said
+    assert stored.results(f"{top}-smaller").keys() == stored.planned.keys() - {cold}
+    bucket.client.restore_object(
+        Bucket=bucket.name, Key=f"{top}/{cold}", RestoreRequest={"Days": 1}
+    )
+    again = ("--out", f"{bucket.url}/{top}-again", "--state", tmp_path / "again")
+    typed("dedup", f"{bucket.url}/{top}/", *again, *ONE)
+    assert stored.results(f"{top}-again") == stored.planned
+
+
 def refuse(task: ManifestTask, count: object) -> FileRead:
     path = task.file.path
     return FileRead(None, [Problem(path, -1, f"{path} cannot be read: Forbidden")])
