@@ -77,7 +77,7 @@ class PostCrawlCosts:
     saved_per_month: float  # dollars of storage
     before_per_month: float  # of the old files
     both_per_month: float  # while the old files and the new ones exist
-    driver_disk: float  # bytes of manifest, plan, journals and temporary files
+    driver_disk: float  # bytes of manifest and plan, and of temporary files or journals
 
 
 def traffic_of_runs(size: float, inputs: Table) -> dict[str, StoreTraffic]:
@@ -105,7 +105,6 @@ def post_crawl_costs(size: float, inputs: Table) -> PostCrawlCosts:
             for name, one in traffic.items()}  # fmt: skip
     run, again = traffic["run"], archive.rewrite() + archive.verify()
     monthly = prices["price_per_gb_month"] / 1e9
-    on_driver = rates["state_bytes_per_capture"] + rates["grouping_bytes_per_capture"]
     return PostCrawlCosts(
         bytes=size, captures=archive.captures, files=archive.files, bytes_read=run.bytes_read,
         dry_run_bytes_read=traffic["dry_run"].bytes_read, rerun_bytes_read=again.bytes_read,
@@ -114,8 +113,16 @@ def post_crawl_costs(size: float, inputs: Table) -> PostCrawlCosts:
         request_cost=run.cost(prices), runs=runs, bytes_saved=archive.saved,
         saved_per_month=archive.saved * monthly, before_per_month=size * monthly,
         both_per_month=(size + archive.written) * monthly,
-        driver_disk=archive.captures * on_driver,
+        driver_disk=archive.captures * _driver_bytes(rates),
     )  # fmt: skip
+
+
+def _driver_bytes(rates: Table) -> float:
+    """Return bytes a capture; what grouping needs is free again before there are journals."""
+    share = rates["duplicates"]
+    grouping = rates["grouping_bytes_per_capture"] + share * rates["grouping_bytes_per_revisit"]
+    kept = rates["manifest_bytes_per_capture"] + share * rates["plan_bytes_per_revisit"]
+    return float(kept + max(grouping, share * rates["journal_bytes_per_revisit"]))
 
 
 def _hours_at_prefix(traffic: StoreTraffic, rates: Table) -> float:
@@ -216,6 +223,8 @@ class _Fleet:
     def _node_disk(self) -> float:
         archive, rates, cores = self._archive, self._rates, self._instance["cores"]
         share, per_file = archive.files / self._machines, archive.per_file
-        rows = per_file / rates["bytes_per_capture"] * rates["state_bytes_per_capture"]
+        revisit = rates["plan_bytes_per_revisit"] + rates["journal_bytes_per_revisit"]
+        each = max(rates["manifest_bytes_per_capture"], rates["duplicates"] * revisit)
+        rows = per_file / rates["bytes_per_capture"] * each
         at_once = min(cores, max(share, 1)) * 2 * per_file
         return float(at_once + 3 * min(AT_ONCE * cores, max(share, 1)) * rows)

@@ -137,11 +137,14 @@ def _notes(plans: list[PostCrawlPlan], costs: PostCrawlCosts, rates: Table) -> l
         "meanwhile and cost what is said there.",
         f"The run after a dry run reads {amount(costs.bytes)} less than without one; the same "
         f"command after a complete run reads {amount(costs.rerun_bytes_read)} and writes nothing.",
-        f"Disk of the driver: {amount(costs.driver_disk)}, "
-        f"{rates['state_bytes_per_capture']:g} bytes a capture for manifest, plan and journals "
-        f"and {rates['grouping_bytes_per_capture']:g} (assumed) while it groups. Disk of a "
-        "machine: a file and its result for each core, and up to three times the rows that "
-        "Spark keeps of a round.",
+        f"Disk of the driver: {amount(costs.driver_disk)}. The manifest has "
+        f"{rates['manifest_bytes_per_capture']:g} bytes a capture, the plan "
+        f"{rates['plan_bytes_per_revisit']:g} a duplicate. Grouping takes "
+        f"{rates['grouping_bytes_per_capture']:g} a capture and "
+        f"{rates['grouping_bytes_per_revisit']:g} a duplicate for a while; after that come the "
+        f"journals, {rates['journal_bytes_per_revisit']:g} a duplicate. The larger of these two "
+        "counts. Disk of a machine: a file and its result for each core, and up to three times "
+        "the rows that Spark keeps of a round.",
         *([f"{pays}if the hours are those without a limit of requests."] if monthly else []),
         "Extrapolated: rates grow with cores and machines, and grouping (resolve) of many "
         "more rows was not measured. A dry run compares as quickly as rewriting rewrites, "

@@ -173,7 +173,9 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
         "verify_mb_per_core_s = 90\nresolve_rows_per_core_s = 1000\nbytes_per_capture = 1e5\n"
         "bytes_per_file = 1e9\nduplicates = 0.5\nbytes_saved = 0.2\nbytes_per_get = 4e6\n"
         "bytes_per_first_get = 4e6\nbytes_per_put = 8e6\nmachines = [1, 10]\n"
-        "state_bytes_per_capture = 200\ngrouping_bytes_per_capture = 300\n"
+        "manifest_bytes_per_capture = 100\nplan_bytes_per_revisit = 100\n"
+        "journal_bytes_per_revisit = 300\ngrouping_bytes_per_capture = 200\n"
+        "grouping_bytes_per_revisit = 300\n"
     )
     found = json.loads(typed("plan", "--post-crawl", "1e12", "--rates", rates, "--json")[0])
     (costs,) = found["post_crawl"]
@@ -193,7 +195,7 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
     }
     # A file and its result; three times the rows of 64 files, each of 10,000 captures.
     assert one["node_disk"] == ten["node_disk"] == pytest.approx(2e9 + 3 * 64 * 2e6)
-    assert costs["driver_disk"] == pytest.approx(1e7 * 500)
+    assert costs["driver_disk"] == pytest.approx(1e7 * (100 + 50 + 200 + 150))
     # Of a thousand files each has 5,000 copies: each refers to all 999 others, or nearly so.
     pairs = 999e3 * (1 - (998 / 999) ** 5000)
     openings = 5e6 * (1 - 64 / 999)  # the last 64 are open
@@ -235,6 +237,20 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
     hours = found["post_crawl"][0]["plans"][0]["hours"]
     assert hours["rewrite"] == pytest.approx(2.8e12 / network / 3600)
     assert hours["manifest"] == pytest.approx((1e12 + 4e9) / network / 3600)
+
+
+def test_disk_of_the_driver_depends_on_the_share_of_duplicates() -> None:
+    """Manifest, plan and grouping; with many duplicates the journals come to be the larger part."""
+    inputs = load()
+    rates = inputs["post_crawl"]
+
+    def disk(share: float) -> float:
+        rates["duplicates"] = share
+        return post_crawl_costs(4e13, inputs).driver_disk / 1.6e9
+
+    assert [disk(share) for share in (0, 0.3, 0.9)] == pytest.approx([250, 538, 1148])
+    rates["grouping_bytes_per_revisit"] = 0
+    assert disk(0.9) == pytest.approx(140 + 0.9 * (330 + 790))
 
 
 def _same(one: PostCrawlPlan, other: PostCrawlPlan) -> bool:
