@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from collections.abc import Callable
 from functools import partial
@@ -417,6 +418,50 @@ def test_originals_of_other_hosts_are_read_at_their_addresses(
         assert (tmp_path / "back" / name).is_file()
         against = ("--against", f"{stored.warcs}{source}{name}", tmp_path / "back" / name)
         typed("verify", *against, "--records")
+
+
+def test_each_host_has_a_state_of_its_own(stored: Stored, tmp_path: Path) -> None:
+    """What docs/scale.md says of a host that is gone, of merged states and of a wrong --out."""
+    for host, names in {"a": ("00/",), "b": ("01/", "03/")}.items():
+        own = [f"{stored.warcs}{name}" for name in names]
+        typed("manifest", *own, "--host", host, "-o", tmp_path / host, *ONE)
+    typed("resolve", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "plan")
+    url = stored.bucket.url
+
+    def rewritten(host: str, out: str, state: str) -> tuple[int, str]:
+        words = ("rewrite", tmp_path / "plan", "--host", host, "--out", f"{url}/{out}", *ONE)
+        return ended(*words, "--state", tmp_path / state)[::2]
+
+    assert rewritten("a", "hosts/a", "a-state")[0] == 0
+    for state in ("b-state", "b-elsewhere"):
+        assert rewritten("b", "hosts/b", state)[0] == 0
+    for state in ("b-state", "b-elsewhere"):
+        words = ("undedup", f"{url}/hosts/b", "--state", tmp_path / state, "--originals", url)
+        typed(*words, "--out", tmp_path / f"{state}-back", *ONE)
+        against = ("--against", f"{stored.warcs}03/x.warc", tmp_path / f"{state}-back" / "x.warc")
+        typed("verify", *against, "--records")
+    shutil.copytree(tmp_path / "a-state", tmp_path / "merged")
+    shutil.copytree(tmp_path / "b-state", tmp_path / "merged", dirs_exist_ok=True)
+    words = (
+        "undedup",
+        f"{url}/hosts/a",
+        "--state",
+        tmp_path / "merged",
+        "--out",
+        tmp_path / "back",
+    )
+    status, _, said = ended(*words, *ONE)
+    assert status == 4 and f"has the journals of {url}/hosts/b, not of {url}/hosts/a" in said
+
+    assert rewritten("a", "hosts-same", "a-same")[0] == 0
+    before = stored.results("hosts-same")
+    status, said = rewritten("b", "hosts-same", "b-same")
+    assert status == 7 and "x.warc exists already, with other content" in said
+    own = stored.results("hosts/b")
+    assert stored.results("hosts-same") == before | {"x.warc.gz": own["x.warc.gz"]}
+    assert rewritten("b", "hosts-right", "b-same")[0] == 5
+    assert rewritten("b", "hosts-right", "b-right")[0] == 0
+    assert stored.results("hosts-right") == own
 
 
 def fail(*_: object) -> None:

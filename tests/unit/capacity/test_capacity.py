@@ -18,6 +18,7 @@ from dedupindex.capacity.markdown import picture
 from dedupindex.capacity.measure_post_crawl import make_archive, measure_post_crawl
 from dedupindex.capacity.post_crawl_plan import PostCrawlPlan, post_crawl_costs, post_crawl_plans
 from dedupindex.capacity.rates import load
+from dedupindex.capacity.store_traffic import StoredArchive
 from dedupindex.errors import BadInput
 from dedupindex.runtime.tables import dollars
 from tests.support.commands import typed
@@ -357,6 +358,47 @@ def test_the_file_of_the_docs_is_taken(tmp_path: Path) -> None:
     out, _ = typed("plan", "--post-crawl", "40TB", "--rates", tmp_path / "rates.toml")
     assert "| 12 | ours | 25 |" in out and "not measured there" not in out
     assert "Assumed: 40.0 kB a capture, 45% of them duplicates" in out
+
+
+def test_prose_of_the_docs_has_the_figures_of_the_tables() -> None:
+    text = " ".join((ROOT / "docs" / "scale.md").read_text().split())
+    inputs = load()
+    rates, costs = inputs["post_crawl"], post_crawl_costs(4e13, inputs)
+    plans = {one.machines: one for one in post_crawl_plans(4e13, inputs)
+             if one.instance == "m5.8xlarge"}  # fmt: skip
+    one, twelve = plans[1], plans[12]
+    revisit = rates["plan_bytes_per_revisit"] + rates["journal_bytes_per_revisit"]
+    again, alone = twelve.runs["verify_again"], one.runs["verify_again"]
+    sent, written = costs.runs["verify_again"], costs.bytes_written
+    by_host = ((sent.bytes_read - written) / 12 + written) / (10e9 / 8) / 3600
+    before = twelve.total_hours - twelve.hours["verify"]
+    archive = StoredArchive(4e13, inputs)
+    revisits = archive.copies / 1e9
+    manifests = archive.captures / 1e9 * rates["manifest_bytes_per_capture"]
+    plan = revisits * rates["plan_bytes_per_revisit"]
+    journals = revisits * rates["journal_bytes_per_revisit"]
+    grouping = costs.driver_disk / 1e9 - manifests - plan  # it takes more than the journals
+    requests = (archive.manifest() + archive.rewrite()).cost(inputs["documents"])
+    for said in (
+        f"takes {twelve.one_prefix_hours:.1f} hours with twelve `m5.8xlarge`, where the table has "
+        f"{twelve.total_hours:.1f} hours",
+        f"${twelve.one_prefix_cost:,.0f} and not ${twelve.cost:,.0f}. ",
+        f"for the shorter time, {twelve.prefixes} for these: ",
+        f"Its disk ({costs.driver_disk / 1e9:.0f} GB for 40 TB)",
+        f"for 40 TB on twelve hosts {manifests:.0f} GB, {plan:.0f} GB and "
+        f"{journals / 12:.0f} GB, and {grouping / 12:.0f} GB for a twelfth of the grouping",
+        f"keeps {rates['manifest_bytes_per_capture']} bytes for each capture and {revisit:,} for",
+        f"takes {rates['grouping_bytes_per_capture']} and {rates['grouping_bytes_per_revisit']} b",
+        f"takes {one.runs['undo'].hours:.0f} hours with 10 Gbit/s",
+        f"{costs.dry_run_bytes_read / 1e12:.0f} TB (2.2 times) for the dry run and "
+        f"{costs.rerun_bytes_read / 1e12:.0f} TB (6.4 times)",
+        f"as there: {before:.1f} hours for 40 TB with twelve `m5.8xlarge`, "
+        f"${before * 12 * 1.54 + requests:.0f}. ",
+        f"takes {alone.hours:.1f} hours and ${alone.cost:.0f} on one of them, and {by_host:.1f} "
+        f"hours and ${by_host * 12 * 1.54 + sent.request_cost:,.0f} by host",
+        f"be done in {again.hours:.1f} hours, for ${again.cost:.0f}, ",
+    ):
+        assert said in text
 
 
 def test_docs_have_the_output_of_the_command() -> None:
