@@ -85,7 +85,8 @@ def verify_containers(
     """
     plan = verify_job.job.plan
     parts = {file.number: [range(file.size)] for file in containers}
-    parts |= plan.parts(jobs) if cluster is None else plan.task_parts(cluster.cores)
+    numbers = parts.keys()
+    parts |= plan.parts(jobs) if cluster is None else plan.task_parts(cluster.cores, numbers)
     tasks = [_VerifyTask(file, part) for file in containers for part in parts[file.number]]
     proofs: defaultdict[int, list[Proof]] = defaultdict(list)
     again = []

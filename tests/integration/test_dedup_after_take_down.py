@@ -15,7 +15,7 @@ import pytest
 from dedupindex.errors import DedupError
 from dedupindex.post_crawl.rewrite import correct_results
 from dedupindex.post_crawl.rewrite.journal import Journal
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, UNCORRECTED
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, UNCORRECTED, uncorrected
 from dedupindex.runtime.files import exclusive
 from tests.support.commands import ended, typed
 from tests.support.local_spark import run_spark_here
@@ -173,6 +173,21 @@ def test_an_interrupted_run_corrects_its_own_results_only(archive: Archive) -> N
     done, _ = archive.dedup(status=7)
     assert archive.results() == {**after, E: archive.source(E)}
     assert done["refer_to_left_alone"] == archive.shown(B, C, D)
+
+
+def test_a_run_that_left_files_alone_has_ended(local: Archive) -> None:
+    """It resumed an interrupted one; what it could not process counts as its result, too."""
+    local.interrupted()
+    with open(local.top / "in" / B, "r+b"):  # somebody writes to it
+        local.dedup(status=7)
+    assert not uncorrected(local.state)
+    for name, data in local.results().items():
+        if name in (A, C):
+            local.put(name, without(data))
+    before = local.results()
+    report, _ = local.dedup(status=7)
+    assert local.results() == before
+    assert report["refer_to_left_alone"] == sorted(local.shown(B, D))
 
 
 def test_an_index_is_outdated_also_if_all_results_are_whole_copies(local: Archive) -> None:

@@ -238,7 +238,8 @@ def test_a_large_file_is_divided_though_an_executor_is_killed(
     for name in ("revisits", "refused", "verified", "bytes_after", "hosts"):
         assert report[name] == expected[name]
     assert bucket.content("smaller") == content(tmp_path / "local")
-    (parts,) = open_plan(work / "plan").task_parts(2).values()
+    plan = open_plan(work / "plan")
+    (parts,) = plan.task_parts(2, plan.containers().keys()).values()
     assert len(parts) == 3
 
 

@@ -19,7 +19,7 @@ import re
 import shutil
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -248,7 +248,8 @@ class Plan:
         copies = list(self.copies(number, part))
         needed = {number, *(planned.original.container for planned in copies)}
         chosen = copy(self)
-        chosen._loaded = {number: copies}, {number: list(self.protected(number))}
+        protected = [] if part else list(self.protected(number))  # needed to write the file
+        chosen._loaded = {number: copies}, {number: protected}
         chosen._containers, chosen._outside = (
             {other: one for other, one in containers.items() if other in needed}
             for containers in (self._containers, self._outside)
@@ -288,21 +289,21 @@ class Plan:
         }
         return whole | divided
 
-    def task_parts(self, cores: int) -> dict[int, list[range]]:
-        """Divide containers that one core of a cluster would have long work with, as `parts` does.
+    def task_parts(self, cores: int, numbers: Set[int]) -> dict[int, list[range]]:
+        """Divide those containers of a run that a core of a cluster would have long work with.
 
-        Other containers are left out. A plan that is on disk is divided, too.
+        They are divided as by `parts`, others are left out. A plan on disk is divided, too.
         """
         files = [f"{literal(part)}/{COPIES}" for part in self._parts]
         query = f"""
             SELECT container, sum(stored + {_WORK}) FROM read_parquet(?)
             GROUP BY container ORDER BY container"""
         with one_thread() as database:
-            rows = list(fetch_rows(database, query, [files]))
+            rows = [row for row in fetch_rows(database, query, [files]) if row[0] in numbers]
         most = max(_MIN_TASK, int(sum(work for _, work in rows)) // (_PARTS * cores))
         parts: dict[int, list[range]] = {}
         for container, work in rows:
-            if work > most and container in self._containers:
+            if work > most:
                 size = self._containers[container].size
                 parts[container] = _divided(size, self._places(container), most)
         return {container: divided for container, divided in parts.items() if len(divided) > 1}

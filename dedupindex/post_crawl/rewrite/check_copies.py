@@ -38,6 +38,7 @@ from dedupindex.warc.record_facts import Refused
 _DEFLATE_LEVEL = 9  # revisits are small
 _MOST_READ = 8 << 20  # bytes of an object that are requested, or hashed, at once
 _MOST_BETWEEN = 1 << 16  # bytes between two records that are not worth a request
+_MOST_FOUND = 16 << 20  # bytes of revisits and headers in a spool of a part of an object
 
 
 class Replacement(NamedTuple):
@@ -159,16 +160,21 @@ def check_stored(
 ) -> None:
     """Check some records of an object, and write which revisits they become.
 
-    A record that must stay is checked again when the object is rewritten.
+    A record that must stay is checked again when the object is rewritten, and so are those that
+    follow when what was found is much already.
     """
     found: _Found = {}
+    size = 0
     for group in _near(planned):
         first, last = group[0].line, group[-1].line
         source.need(first.offset, last.offset + last.stored - first.offset)
         for one in group:
             with suppress(Refused):
                 hashed = _stored_hash(source.file, one.line)
-                found[_place(one)] = checker.check(one)._replace(stored_hash=hashed)
+                found[_place(one)] = made = checker.check(one)._replace(stored_hash=hashed)
+                size += len(made.member) + len(made.header)
+        if size > _MOST_FOUND:
+            break
     with open(spool, "wb") as stream:
         pickle.dump(found, stream)
 

@@ -64,8 +64,8 @@ def with_corrections(
                 Journal(job.out, outcome.name).clear_stale(outcome.bytes_after)
             yield outcome
         yield from _corrections(job, numbers, {numbers[name] for name in left}, ours, spool)
-    if not job.dry:
-        mark_uncorrected(job.out, earlier - (numbers.keys() - left))
+    if not job.dry:  # what was left alone is named, and if it refers to such a file, in each run
+        mark_uncorrected(job.out, earlier - numbers.keys())
 
 
 def _corrections(

@@ -36,7 +36,12 @@ from dedupindex.object_store import (
     remove_object,
 )
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, LOCK, UNCORRECTED
+from dedupindex.post_crawl.rewrite.undo_directory import (
+    DIRECTORY,
+    LOCK,
+    UNCORRECTED,
+    kept_names,
+)
 from dedupindex.runtime.atomic_replace import (
     CopiedRange,
     Untouched,
@@ -270,7 +275,7 @@ def bind_state(state: Path, store: str) -> None:
     """
     path = state / DIRECTORY / STORE_FILE
     before = path.read_text() if path.exists() else ""
-    kept = {file.name for file in (state / DIRECTORY).glob("*" if before else "*.jsonl")}
+    kept = {name for name in kept_names(state) if before or name.endswith(".jsonl")}
     if before != store and kept - {LOCK, STORE_FILE, UNCORRECTED}:  # else no run wrote a revisit
         raise SettingsConflict(
             f"{state} has the journals of results in {before or 'the directory itself'}, not in "

@@ -180,23 +180,23 @@ def check_part(
 
 def check_stored_part(
     job: RewriteJob, container: ManifestContainer, part: range, spool: Path
-) -> CheckedPart | None:
-    """Check the records of a part of an object by reading no more of it; None if that fails.
+) -> bool:
+    """Check the records of a part of an object by reading no more of it; False if that fails.
 
     Then the object is to be rewritten without it, which finds out why.
     """
     try:
         found = facts_or_none(container.path)
         if found is None or (found.size, found.version) != (container.size, container.mtime_ns):
-            return None
+            return False
         with (
             closing(PartialCopy(container.path, found)) as copy,
             record_checker(job, container, copy.file, whole=False) as checker,
         ):
             check_stored(checker, copy, list(job.plan.copies(container.number, part)), spool)
     except (BadSource, Damaged, OSError):
-        return None
-    return CheckedPart(container.number, part, spool)
+        return False
+    return True
 
 
 @contextmanager

@@ -101,7 +101,8 @@ def _checked_parts(
 
     A container has no parts if it is small, and lacks those that could not be checked.
     """
-    tasks = _part_tasks(job, containers, job.plan.task_parts(cluster.cores))
+    parts = job.plan.task_parts(cluster.cores, {one.number for one in containers})
+    tasks = _part_tasks(job, containers, parts)
     checked: dict[int, list[tuple[range, str]]] = {one.number: [] for one in containers}
     files = PieceWriter(spools)
     rows: Iterator[FilePiece | tuple[int, range, str]]
@@ -124,8 +125,9 @@ def _part_tasks(
         for part in parts.get(one.number, ()):
             plan = job.plan.of_container(one.number, part)
             left -= sum(1 for _ in plan.copies(one.number))
-            if left >= 0:
-                yield _PartTask(job._replace(plan=plan), one, part)
+            if left < 0:
+                break
+            yield _PartTask(job._replace(plan=plan), one, part)
 
 
 def _check_on_executor(task: _PartTask) -> Iterator[FilePiece | tuple[int, range, str]]:

@@ -15,7 +15,7 @@ from dedupindex.runtime.files import write_file
 DIRECTORY = ".rewrite"
 LOCK = "lock"  # held by a running process
 UNCORRECTED = "uncorrected"  # names of files, as JSON; no data that undoes anything
-_AWAITED = "awaited"  # likewise
+_AWAITED = "awaited"  # names of files, as JSON; an undo needs them
 
 
 def file_key(name: str) -> str:
@@ -25,8 +25,13 @@ def file_key(name: str) -> str:
 
 def has_undo_data(directory: Path) -> bool:
     """Return whether runs have kept anything in a directory, and not only held its lock."""
+    return bool(kept_names(directory) - {LOCK, UNCORRECTED})
+
+
+def kept_names(directory: Path) -> set[str]:
+    """Return the names of what runs have kept, without lists that a killed one was replacing."""
     names = (path.name for path in (directory / DIRECTORY).glob("*"))
-    return any(name not in (LOCK, UNCORRECTED) for name in names)
+    return {name for name in names if not (name.startswith(".") and name.endswith(".part"))}
 
 
 def names_of(path: Path) -> Iterator[tuple[Path, str]]:

@@ -115,6 +115,7 @@ def test_a_state_of_a_run_that_wrote_no_revisit_may_get_another_address(tmp_path
     (tmp_path / DIRECTORY).mkdir()
     bind_state(tmp_path, "s3://bucket/wrong")
     mark_uncorrected(tmp_path, {"a.warc.gz"})
+    (tmp_path / DIRECTORY / ".uncorrected.4711.part").touch()  # of a run that was killed
     bind_state(tmp_path, "s3://bucket/right")
     assert store_of_state(tmp_path) == "s3://bucket/right" and not uncorrected(tmp_path)
     (tmp_path / DIRECTORY / "0.jsonl").touch()
