@@ -88,6 +88,8 @@ class StatisticsDelta:
     times: dict[str, list[int]] = field(default_factory=dict)  # by crawl: see `statistics_keys`
     others: Counter[str] = field(default_factory=Counter)  # by crawl
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)  # by crawl and reason
+    refused_sized: Counter[str] = field(default_factory=Counter)  # of known size, by crawl
+    refused_bytes: Counter[str] = field(default_factory=Counter)
 
     def __bool__(self) -> bool:
         return bool(self.groups or self.others or self.refused)
@@ -129,7 +131,7 @@ class LookupCounter:
             self.count_lookup(lookup)
 
     def count_stored(self, crawl: str, captures: Iterable[Capture]) -> None:
-        """Count captures that a crawl has stored and reported, see `Added.stored`."""
+        """Count captures that a crawl has reported for the first time."""
         self._stored.extend(
             (
                 crawl,
@@ -141,11 +143,20 @@ class LookupCounter:
             for item in captures
         )
 
-    def count_refused(self, crawl: str, reasons: Mapping[str, int]) -> None:
-        """Count captures that the index has refused, by reason, each time they are reported."""
-        if reasons:
-            with self._busy:
-                self._sums.refused.update({(crawl, key): n for key, n in reasons.items()})
+    def count_refused(
+        self, crawl: str, reasons: Mapping[str, int], captures: Iterable[Capture]
+    ) -> None:
+        """Count captures that the index has refused, each time they are reported.
+
+        They are counted by reason, and their payload for the crawl as a whole.
+        """
+        if not reasons:
+            return
+        sizes = [size for size in map(payload_size, captures) if size >= 0]
+        with self._busy:
+            self._sums.refused.update({(crawl, key): n for key, n in reasons.items()})
+            self._sums.refused_sized[crawl] += len(sizes)
+            self._sums.refused_bytes[crawl] += sum(sizes)
 
     def count_not_modified(self, crawl: str, captures: Iterable[Capture]) -> None:
         """Count revisits whose payloads the server did not send, as they had not changed."""
@@ -191,6 +202,8 @@ class LookupCounter:
                 row[:] = map(int.__add__, row, amounts)
             self._sums.others.update(taken.others)
             self._sums.refused.update(taken.refused)
+            self._sums.refused_sized.update(taken.refused_sized)
+            self._sums.refused_bytes.update(taken.refused_bytes)
             for crawl, times in taken.times.items():
                 mine = self._sums.times.get(crawl) or self._new_times(crawl, times[0])
                 mine[:] = combine_times(mine, times)
@@ -314,6 +327,10 @@ def add_counted(writing: Writing, counted: StatisticsDelta) -> None:
     for (name, reason), count in counted.refused.items():
         if number := _number(writing, name, numbers):
             writing.add(key_of(number, StatisticsKind.REFUSED, reason.encode()), [count])
+    for name, sized in counted.refused_sized.items():
+        if number := _number(writing, name, numbers):
+            amounts = [sized, counted.refused_bytes[name]]
+            writing.add(key_of(number, StatisticsKind.REFUSED_PAYLOAD), amounts)
 
 
 def minute_of(now: float) -> bytes:

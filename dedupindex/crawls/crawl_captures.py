@@ -92,13 +92,8 @@ class Added:
     refused: dict[str, int] = field(default_factory=dict)
     results: list[str] = field(default_factory=list)  # added, unchanged, revisit or the reason
     held: list[Capture] = field(default_factory=list)  # captures that were not held before
-    refused_captures: list[Capture] = field(default_factory=list)
+    refused_captures: list[Capture] = field(default_factory=list)  # may have been reported before
     not_modified: list[Capture] = field(default_factory=list)  # revisits that were not fetched
-
-    @property
-    def stored(self) -> list[Capture]:
-        """What is counted as stored: refused captures are in the files of the crawl, too."""
-        return [*self.held, *self.refused_captures]
 
 
 def add(

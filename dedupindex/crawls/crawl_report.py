@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.parse_report import self_report_of
-from dedupindex.crawls.statistics_keys import StatisticsRow
+from dedupindex.crawls.statistics_keys import RefusedPayload, StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.lookup.savings import IndexFacts
 from dedupindex.lookup.savings_report import (
@@ -174,6 +174,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     self_report = self_report_of(reading, crawl)
     own, times = self_report._asdict(), statistics.times(reading, crawl)
     total = statistics.total(reading, crawl, self_report)
+    refused = statistics.refused_payload(reading, crawl)
     # What a filter answered stated no size to the server.
     unstated = (
         ("stated_bytes", "duplicate_stated_bytes_percent") if own["answered_by_filter"] else ()
@@ -184,10 +185,10 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "captures": captures,
         "bytes": known_bytes(captures, size),
         "refused": statistics.refused(reading, crawl),
-        **total.as_json(),
+        **total.as_json(refused),
         **dict.fromkeys(unstated),
         **own,
-        "unreported": unreported(total),
+        "unreported": unreported(total, refused),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "average_lookup_ms": round(1000 * times.average, 4),
@@ -214,14 +215,15 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
     return "ended without a lookup" if since > _COUNTED_AFTER else None
 
 
-def unreported(total: StatisticsRow) -> int:
+def unreported(total: StatisticsRow, refused: RefusedPayload) -> int:
     """Return for how many lookups without a hit a crawl that reports has reported nothing.
 
     0 if they are no more than one in `_FEW` lookups, as reports may be on their way, or if it has
     reported nothing: there are crawlers that only ask, and then no share of bytes is known.
     """
-    missing = total.new - total.stored
-    return missing if total.stored and missing * _FEW > total.lookups else 0
+    reported = total.stored + refused.captures
+    missing = total.new - reported
+    return missing if reported and missing * _FEW > total.lookups else 0
 
 
 def not_asked(head: dict[str, Any]) -> str:

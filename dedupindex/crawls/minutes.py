@@ -128,9 +128,7 @@ def _unasked(reading: Reading, crawl: Crawl, hour: StatisticsRow) -> str:
     if told.answered_by_filter:
         return ""  # the filters of its crawlers do not say when they answered
     new = hour.lookups - hour.duplicates
-    # What the index would refuse need not be looked up.
-    refused = sum(statistics.refused(reading, crawl).values())
-    missing = hour.stored - new - (told.not_looked_up or 0) - refused
+    missing = hour.stored - new - (told.not_looked_up or 0)
     if missing * _FEW <= hour.stored:
         return ""
     return (

@@ -15,7 +15,13 @@ from typing import NamedTuple
 from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.parse_report import SelfReport, self_report_of
-from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
+from dedupindex.crawls.statistics_keys import (
+    MOST,
+    RefusedPayload,
+    StatisticsKind,
+    StatisticsRow,
+    key_of,
+)
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadQuery, Damaged
 
@@ -105,6 +111,17 @@ def refused(reading: Reading, crawl: Crawl) -> dict[str, int]:
     """Return how many captures that a crawl reported the index has refused, by reason."""
     found = reading.statistics(key_of(crawl.number, StatisticsKind.REFUSED))
     return {reason.decode(): count for reason, (count,) in found}
+
+
+def refused_payload(reading: Reading, crawl: Crawl) -> RefusedPayload:
+    """Return the sum of `refused`, and its payload.
+
+    Crawls of earlier versions counted no sizes of it: then none is known.
+    """
+    count = sum(refused(reading, crawl).values())
+    amounts = reading.statistic(key_of(crawl.number, StatisticsKind.REFUSED_PAYLOAD))
+    sized, size = amounts or (0, 0)
+    return RefusedPayload(count, max(count - sized, 0), size)
 
 
 def captures(reading: Reading, crawl: Crawl) -> tuple[int, int]:

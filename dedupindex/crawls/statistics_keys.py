@@ -9,6 +9,7 @@ A store maps ``crawl number (4), kind (1), heading`` to amounts, as u64:
     self-report                                 -> `parse_report.SelfReport`; heading: the process
     others                                      -> lookups of others that its captures answered
     refused                                     -> captures refused; heading: the reason
+    refused payload                             -> refused captures whose size was stated, bytes
     minute                                      -> minutes since 1970, `StatisticsRow`, sum of
                                                    nanoseconds, histogram by doublings
 
@@ -53,6 +54,21 @@ class StatisticsKind(Enum):
     OTHERS = b"v"
     MINUTE = b"w"
     REFUSED = b"x"
+    REFUSED_PAYLOAD = b"y"
+
+
+class RefusedPayload(NamedTuple):
+    """What the index refused of a crawl's reports; the crawl has stored it, so shares have it."""
+
+    captures: int = 0
+    unsized: int = 0  # of these, without a known size of their payload
+    bytes: int = 0  # of payload
+
+    def plus(self, other: RefusedPayload) -> RefusedPayload:
+        return RefusedPayload(*(min(amount, MOST) for amount in map(int.__add__, self, other)))
+
+
+NONE_REFUSED = RefusedPayload()
 
 
 class StatisticsRow(NamedTuple):
@@ -69,7 +85,7 @@ class StatisticsRow(NamedTuple):
     unsized: int = 0  # hits whose original's payload has no known size
     stated_bytes: int = 0  # sizes of captures as askers count, perhaps with headers
     duplicate_stated_bytes: int = 0  # of these, of hits
-    stored: int = 0  # captures that were reported, those that the index refused included
+    stored: int = 0  # captures that were reported
     stored_bytes: int = 0  # of payload
     errors: int = 0  # lookups that were answered by an error
     not_modified: int = 0  # answers 304 to conditional requests, which crawlers report as revisits
@@ -101,18 +117,22 @@ class StatisticsRow(NamedTuple):
         """The sum of any number of rows."""
         return reduce(cls.plus, rows, cls())
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the counts, and the sums and shares that follow from them."""
+    def as_json(self, refused: RefusedPayload = NONE_REFUSED) -> dict[str, Any]:
+        """Return the counts, and the sums and shares that follow from them.
+
+        `refused` is part of new and handled bytes, of the share and of the sizes, not of `stored`.
+        """
         columns: dict[str, int] = self._asdict()
-        stored_bytes = known(self.stored_bytes, self.stored, self.stored_unsized)
-        new_bytes = None if self.new and not self.stored else stored_bytes
+        reported, size = self.stored + refused.captures, self.stored_bytes + refused.bytes
+        unsized = self.stored_unsized + refused.unsized
+        new_bytes = None if self.new and not reported else known(size, reported, unsized)
         duplicate_bytes = known(self.duplicate_bytes, self.duplicates, self.unsized)
-        total = min(self.duplicate_bytes + self.stored_bytes, MOST)
-        sized = self.duplicates + self.stored, self.unsized + self.stored_unsized
+        total = min(self.duplicate_bytes + size, MOST)
+        sized = self.duplicates + reported, self.unsized + unsized
         return {
             **columns,
             **class_bytes(columns, self.unsized),
-            "stored_bytes": stored_bytes,
+            "stored_bytes": known(self.stored_bytes, self.stored, self.stored_unsized),
             "not_modified_bytes": known(
                 self.not_modified_bytes, self.not_modified, self.not_modified_unsized
             ),
@@ -133,9 +153,9 @@ class StatisticsRow(NamedTuple):
             "new": self.new,
             "new_bytes": new_bytes,
             "sizes": {
-                "stated": self.stored - self.stored_unsized,
+                "stated": reported - unsized,
                 "of_original": self.duplicates - self.unsized,
-                "unknown": sum(sized[1:]) + max(self.new - self.stored, 0),
+                "unknown": sum(sized[1:]) + max(self.new - reported, 0),
             },
         }
 
@@ -145,6 +165,7 @@ COLUMN = {name: place for place, name in enumerate(StatisticsRow._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")
 _TIMES = struct.Struct(f">{3 + BUCKETS + 1}Q")
 _COUNT = struct.Struct(">Q")
+_PAYLOAD = struct.Struct(">2Q")
 _MINUTE = struct.Struct(f">{1 + WIDTH + 1 + DOUBLINGS}Q")
 
 Amounts = Sequence[int]
@@ -210,6 +231,7 @@ CODECS = {
     StatisticsKind.TIMES.value: _codec(_TIMES, combine_times),
     StatisticsKind.OTHERS.value: _codec(_COUNT),
     StatisticsKind.REFUSED.value: _codec(_COUNT),
+    StatisticsKind.REFUSED_PAYLOAD.value: _codec(_PAYLOAD),
     StatisticsKind.MINUTE.value: _codec(_MINUTE, _latest_minute),
     StatisticsKind.SELF_REPORT.value: AmountCodec(_unpack_self_report, _pack_self_report, _greater),
 }

@@ -159,8 +159,8 @@ class Captures(Handlers):
             return add(writing, crawl, captures, settings, admission_filter(settings))
 
         done = self._live.crawls.write(change)
-        self._live.crawls.counting.count_stored(name, done.stored)
-        self._live.crawls.counting.count_refused(name, done.refused)
+        self._live.crawls.counting.count_stored(name, done.held)
+        self._live.crawls.counting.count_refused(name, done.refused, done.refused_captures)
         self._live.crawls.counting.count_not_modified(name, done.not_modified)
         total.add(done, len(read) - len(captures))
         return done.results

@@ -222,7 +222,7 @@ def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     captures, size = statistics.captures(reading, crawl)
     self_report = self_report_of(reading, crawl)
     total = statistics.total(reading, crawl, self_report)
-    times = statistics.times(reading, crawl)
+    refused, times = statistics.refused_payload(reading, crawl), statistics.times(reading, crawl)
     return {
         **crawl.as_json(),
         "captures": captures,
@@ -231,11 +231,11 @@ def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "lookups": total.lookups,
         "duplicates": total.duplicates,
         "duplicate_bytes": known(total.duplicate_bytes, total.duplicates, total.unsized),
-        "duplicate_bytes_percent": total.as_json()["duplicate_bytes_percent"],
+        "duplicate_bytes_percent": total.as_json(refused)["duplicate_bytes_percent"],
         "errors": total.errors,
         "answered_others": statistics.others(reading, crawl),
         **self_report._asdict(),
-        "unreported": reports.unreported(total),
+        "unreported": reports.unreported(total, refused),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "warning": warning(crawl, total),

@@ -163,8 +163,8 @@ class Records(Handlers):
             return crawl.name, add(writing, crawl, captures, settings, admission_filter(settings))
 
         name, done = self._live.crawls.write(change, make=True)
-        self._live.crawls.counting.count_stored(name, done.stored)
-        self._live.crawls.counting.count_refused(name, done.refused)
+        self._live.crawls.counting.count_stored(name, done.held)
+        self._live.crawls.counting.count_refused(name, done.refused, done.refused_captures)
         counts = {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
         return {"crawl": name, **counts}
 

@@ -12,7 +12,12 @@ from flask import render_template, request
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_report import date, group_table, payload_of
-from dedupindex.crawls.statistics_keys import LONGEST, StatisticsRow
+from dedupindex.crawls.statistics_keys import (
+    LONGEST,
+    NONE_REFUSED,
+    RefusedPayload,
+    StatisticsRow,
+)
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.index import summary
@@ -90,6 +95,7 @@ class CrawlPages(Handlers):
             known = reading.crawl_or_suggest(name, visible.sees)
             visible.require(known)
             total, times = statistics.total(reading, known), statistics.times(reading, known)
+            refused = statistics.refused_payload(reading, known)
             rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)
             earlier = _earlier(reading, known, visible)
         most = max((row.lookups for _, row in rows), default=0)
@@ -101,7 +107,7 @@ class CrawlPages(Handlers):
             earlier=earlier,
             now=date(int(time.time())),
             times=times,
-            share_saved=share_of_handled(total.as_json(), payload_of(shown)),
+            share_saved=share_of_handled(total.as_json(refused), payload_of(shown)),
             index=None if brief else self._live.index_facts(),
             by=by,
             order=order,
@@ -110,7 +116,7 @@ class CrawlPages(Handlers):
             table=group_table(by, order),
             rows=[table_row(heading, row, most) for heading, row in rows],
             most=_ROWS,
-            **_sums(total),
+            **_sums(total, refused),
         )
 
     def _is_indexed(self, name: str) -> bool:
@@ -178,10 +184,10 @@ def _largest_hosts(reading: Reading, visible: NamespaceAccess) -> dict[str, Any]
     return {}
 
 
-def _sums(row: StatisticsRow) -> dict[str, Any]:
+def _sums(row: StatisticsRow, refused: RefusedPayload = NONE_REFUSED) -> dict[str, Any]:
     """Return the values of a sum that templates show."""
     return {
-        "total": row.as_json(),
+        "total": row.as_json(refused),
         "found": [(name, CLASSES[name], count) for name, count in lookup_counts(row)],
         "found_bar": bar(lookup_counts(row)),
         "spent_bar": bar(byte_counts(row)),

@@ -17,7 +17,7 @@ from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.crawl_report import unreported
 from dedupindex.crawls.parse_report import self_report_of
-from dedupindex.crawls.statistics_keys import StatisticsRow
+from dedupindex.crawls.statistics_keys import NONE_REFUSED, StatisticsRow
 from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.index.load import staging
@@ -71,16 +71,17 @@ class Overview(Handlers):
             known = [crawl for crawl in snapshot.known.crawls if visible.sees(crawl)]
             kept = [crawl for crawl in known if crawl.kept]
             states = Counter(crawl.state for crawl in known)
-            total, missing = StatisticsRow(), dict[str, int]()
+            total, refused, missing = StatisticsRow(), NONE_REFUSED, dict[str, int]()
             if snapshot.reading is not None:
                 latest = kept[-_SUMMED:]
                 ready = snapshot.reading.with_statistics(latest)
                 reports = [self_report_of(ready, crawl) for crawl in latest]
                 for crawl, told in zip(latest, reports, strict=True):
                     own = statistics.total(ready, crawl, told)
-                    total = total.plus(own)
+                    own_refused = statistics.refused_payload(ready, crawl)
+                    total, refused = total.plus(own), refused.plus(own_refused)
                     # Of what the share is, see `share_of`.
-                    left = unreported(own)
+                    left = unreported(own, own_refused)
                     for name, count in {**told._asdict(), "unreported": left}.items():
                         missing[name] = missing.get(name, 0) + (count or 0)
         return render_template(
@@ -96,7 +97,7 @@ class Overview(Handlers):
             crawls=crawl_rows(self._live, _CRAWLS, sees=visible.sees),
             open=states[CrawlState.OPEN],
             all_crawls=states.total(),
-            saved={**total.as_json(), **missing},
+            saved={**total.as_json(refused), **missing},
             summed=_SUMMED if len(kept) > _SUMMED else 0,
             **self._lookups(),
         )

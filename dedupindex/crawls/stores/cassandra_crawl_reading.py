@@ -60,7 +60,14 @@ _STATISTIC = Statement(
 PARTS = 64  # of the list of a crawl's keys
 SUFFIX = 8  # bytes of an entry's hash behind the rest of its key
 _BEYOND = b"\xff" * 32  # sorts after the rest of any key
-_LISTS = ("TOTAL", "TIMES", "SELF_REPORT", "OTHERS", "REFUSED")  # kinds that lists of crawls show
+_LISTS = (  # kinds that lists of crawls show
+    "TOTAL",
+    "TIMES",
+    "SELF_REPORT",
+    "OTHERS",
+    "REFUSED",
+    "REFUSED_PAYLOAD",
+)
 _PREFETCHED = (COUNTS, *(StatisticsKind[name].value for name in _LISTS))
 
 

@@ -8,12 +8,13 @@ from functools import partial
 
 import pytest
 
-from dedupindex.crawls import lifecycle
+from dedupindex.crawls import lifecycle, statistics
 from dedupindex.crawls.counting import FAILED, NO_ORIGINAL, LookupCounter, LookupOutcome
 from dedupindex.crawls.counting import add_counted as add
 from dedupindex.crawls.minutes import MinuteCounts, attention, last_hour
 from dedupindex.crawls.parse_report import add_self_report
-from dedupindex.crawls.store import Store
+from dedupindex.crawls.statistics_keys import RefusedPayload, StatisticsKind, key_of
+from dedupindex.crawls.store import Store, Writing
 from dedupindex.crawls.stores import make_store
 from tests.conftest import MakeIndex
 from tests.support.captures import capture
@@ -87,11 +88,14 @@ def test_a_later_hour_takes_the_place_of_an_earlier_one(store: Store) -> None:
 def test_counts_that_were_given_back_count_by_hours_only(store: Store) -> None:
     counter = LookupCounter(lambda: NOW)
     counter.count_lookup(("weekly", "DIGEST_ANY", URL, HIT, -1, 1000))
+    counter.count_refused("weekly", {"mime": 2}, [capture(1, size=7), capture(2, size=-1)])
     counter.give_back(counter.take())
     counter.count_lookup(("weekly", "DIGEST_ANY", URL, HIT, -1, 1000))
     store.write(partial(add, counted=counter.take()))
     assert hour(store)[-1].row.lookups == 1
     with store.reading() as reading:
+        refused = statistics.refused_payload(reading, reading.crawl("weekly"))
+        assert refused == RefusedPayload(captures=2, unsized=1, bytes=7)
         hours = [*reading.statistics(reading.crawl("weekly").number.to_bytes(4, "big") + b"f")]
     assert [amounts[0] for _, amounts in hours] == [2]
 
@@ -114,6 +118,17 @@ def test_what_does_not_ask_or_asks_late_is_named(store: Store) -> None:
     ]
     store.write(lambda writing: lifecycle.commit(writing, "weekly", ""))
     assert problems(store) == []
+
+
+def test_what_the_index_refused_days_before_hides_nothing_of_the_last_hour(store: Store) -> None:
+    count(store, 1, NO_ORIGINAL, stored=30)
+
+    def add_refused(writing: Writing) -> None:
+        number = writing.crawl("weekly").number
+        writing.add(key_of(number, StatisticsKind.REFUSED, b"mime"), [100])
+
+    store.write(add_refused)
+    assert "captures stored in the last hour: 30" in problems(store)[0]
 
 
 def test_what_a_crawler_says_it_did_not_look_up_is_no_surprise(store: Store) -> None:

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
 from dedupindex.crawls.counting import NO_ORIGINAL, LookupCounter, LookupOutcome, add_counted
-from dedupindex.crawls.statistics_keys import MOST, StatisticsRow
+from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
+from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.index.identity import Settings
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit
@@ -243,12 +244,12 @@ def test_stored_captures_count_once(web: Web) -> None:
     web.post("/captures?crawl=a", json={**sent, "url": "http://new.example/2", "size": None})
     web.post("/captures?crawl=a", json={**sent, "digest": str(sha1(6)), "status": 404})
     report = web.report("by=host")
-    assert (report["stored"], report["stored_bytes"]) == (3, 600)  # one is refused
+    assert (report["stored"], report["stored_bytes"]) == (2, 300)
     assert (report["captures"], report["bytes"]) == (2, 300)
     [group] = report["groups"]
-    assert (group["host"], group["stored"], group["stored_bytes"]) == ("new.example", 3, 600)
+    assert (group["host"], group["stored"], group["stored_bytes"]) == ("new.example", 2, 300)
     [by_mime] = web.report("by=mime")["groups"]
-    assert (by_mime["mime"], by_mime["stored"]) == ("image/png", 3)
+    assert (by_mime["mime"], by_mime["stored"]) == ("image/png", 2)
 
 
 def test_refused_captures_are_counted_by_reason(make_index: MakeIndex) -> None:
@@ -281,14 +282,16 @@ def test_what_the_index_refuses_was_stored_and_counts_in_the_share(make_index: M
     assert (shown["captures"], shown["bytes"], shown["refused"]) == (1, 99, {"mime": 1})
     report = web.report("by=host")
     assert (report["handled_bytes"], report["new_bytes"], report["unreported"]) == (10000, 8999, 0)
-    assert sum(group["handled_bytes"] or 0 for group in report["groups"]) == 10000
+    assert (report["stored"], report["stored_bytes"]) == (1, 99)
+    assert report["sizes"] == {"stated": 2, "of_original": 1, "unknown": 0}
+    assert sum(group["handled_bytes"] or 0 for group in report["groups"]) == 1100
     assert shown["duplicate_bytes_percent"] == report["duplicate_bytes_percent"] == 10.01
     text = web.report("format=text")
     assert "Payload:              10,000 (10.0 kB), of hits and reported captures\n" in text
     assert "Payload saved:        1,001 (1.0 kB), 10.0 %\n" in text
     for found_in in (web.report("format=html"), web.get("/pages/crawl?name=a").text):
         assert "10.0 % of 10.0 kB, of hits and reported captures<" in found_in
-    for path in ("/", "/pages/crawls", "/pages/charts", "/pages/live?crawl=a"):
+    for path in ("/", "/pages/crawls"):
         assert "(10.0 %" in re.sub(r"</?span[^>]*>", "", web.get(path).text), path
     web = served(make_index([capture(1)], Settings()))  # a size that nobody knows
     for number in (1, 9):
@@ -296,6 +299,37 @@ def test_what_the_index_refuses_was_stored_and_counts_in_the_share(make_index: M
     web.post("/captures?crawl=a", json={**sent, "digest": str(sha1(9)), "mime": "text/plain"})
     report = web.report()
     assert report["duplicate_bytes_percent"] is None and report["sizes"]["unknown"] == 1
+
+
+def test_refused_captures_of_an_earlier_version_are_of_unknown_size(web: Web) -> None:
+    """It counted them by reason only: they are reported, and the share is not known."""
+    sent = {"url": "http://one.example/a", "date": "2026-11-20T09:14:17Z", "status": 200}
+    for number in (1, 8, 9, 10):
+        web.get("/lookup?" + question(number))
+    one = {**sent, "digest": str(sha1(8)), "mime": "image/png", "size": 99}
+    web.post("/captures?crawl=a", json=one)
+    web.post("/captures?crawl=a", json={**one, "digest": str(sha1(9)), "status": 404})
+    assert web.report()["duplicate_bytes_percent"] is not None
+
+    def add_refused(writing: Writing) -> None:
+        number = writing.crawl("a").number
+        writing.add(key_of(number, StatisticsKind.REFUSED, b"mime"), [1])
+
+    web.live.crawls.write(add_refused)
+    report = web.report()
+    assert report["refused"] == {"mime": 1, "status": 1}
+    assert (report["unreported"], report["stored"]) == (0, 1)
+    assert report["duplicate_bytes_percent"] is None and report["sizes"]["unknown"] == 1
+
+
+def test_refused_captures_that_are_reported_again_are_not_stored(web: Web) -> None:
+    """A client that sends a report again does not change what groups and warnings count."""
+    sent = {"digest": str(sha1(6)), "url": "http://new.example/", "date": "2026-11-20T09:14:17Z"}
+    for _ in range(3):
+        web.post("/captures?crawl=a", json={**sent, "mime": "a/b", "status": 404, "size": 5})
+    report = web.report("by=host")
+    assert (report["stored"], report["stored_bytes"], report["groups"]) == (0, 0, [])
+    assert report["refused"] == {"status": 3}
 
 
 def test_bytes_of_hits_and_stored_captures_are_called_so(web: Web) -> None:
