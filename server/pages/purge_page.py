@@ -52,12 +52,14 @@ def _target_of(given: dict[str, str]) -> tuple[str, str]:
     """Return kind and name of a query, which may have the parameters of `GET /impact` instead."""
     check_names(given, ("kind", "name", *_OF_API, "prefix"))
     named = [kind for kind in _OF_API if kind in given]
+    begins = given.get("prefix", "false")
+    if begins != "false" and (begins != "true" or named != ["url"]):
+        raise BadQuery("prefix=true goes with url=, nothing else; prefix is true or false")
     if not named:
         return given.get("kind", ""), given.get("name", "")
     if len(named) > 1 or given.keys() & {"kind", "name"}:
         raise BadQuery(f"give kind and name, or one of {', '.join(_OF_API)}")
-    begins = named == ["url"] and given.get("prefix") == "true"
-    return "prefix" if begins else named[0], given[named[0]]
+    return "prefix" if begins == "true" else named[0], given[named[0]]
 
 
 class PurgePages(Handlers):

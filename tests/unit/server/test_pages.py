@@ -657,6 +657,8 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         page(answer)
         assert f'value="{kind}" selected' in answer.text, query
         assert "Originals that would be removed: " in answer.text
+    for query in ("kind=url&name=http", "host=x.example", "crawl=a", "container=a"):
+        assert page(web.get(f"/pages/impact?{query}&prefix=true"), 400), query
     shown = page(web.get("/pages/impact?kind=url&url=http://x.example/"), 400).text
     assert "give kind and name, or one of container, crawl, host, url" in shown
     shown = page(web.get("/pages/impact?name=x&file=a.warc.gz"), 400).text
