@@ -228,10 +228,13 @@ class _Entries:
         A record that is there in full instead, as it was, is not missing.
         """
         count, in_full = 0, self._in_full(source)
+        # Of each journal by itself: a later run may list the same record again, once it is undone.
+        left = defaultdict[Path, Counter[str]](in_full.copy)
         for journal, line in self._unused:
             if (entry := _entry_at(journal, line)) is not None:
                 count += 1
-                if entry.sha256 in in_full:
+                if left[journal][entry.sha256] > 0:
+                    left[journal][entry.sha256] -= 1
                     continue
                 head = _head_of(entry)
                 field = head.fields.get(b"WARC-Record-ID", b"") if head else b""
@@ -241,22 +244,34 @@ class _Entries:
             message = f"{_ABSENT}; so are {self._expected - seen - count:,} that have no entry"
             yield RecordFinding(-1, "", restored=False, message=message)
 
-    def _in_full(self, source: BinaryIO) -> set[str]:
-        """Return the SHA-256 of the records in the file that may be those of unused entries."""
+    def _in_full(self, source: BinaryIO) -> Counter[str]:
+        """Count the records in the file that may be those of unused entries, by SHA-256."""
         entries = (_entry_at(journal, line) for journal, line in self._unused)
         wanted = {_key_of(entry) for entry in entries if entry is not None}
-        found = set[str]()
+        found = Counter[str]()
         for offset, stored in _records(source, b"response") if wanted else ():
             with suppress(NotExact):
                 record = ExactRecord(source, offset, stored)
                 if _key(record.head) in wanted:
-                    found.add(_hash_of(record))
+                    found[_hash_of(record)] += 1
         return found
 
 
 def is_put_back(path: Path, source: BinaryIO) -> bool:
-    """Whether a file has no revisit that its journals list, but all records in full."""
-    return _Entries(path).all_in_full(source)
+    """Whether a file has all records that its journals list in full, and no revisit of any run.
+
+    So a revisit whose journal is missing is not passed over.
+    """
+    return _Entries(path).all_in_full(source) and not _has_written(source)
+
+
+def _has_written(source: BinaryIO) -> bool:
+    """Whether a file has a revisit as a run writes it."""
+    for offset, stored in _records(source, b"revisit"):
+        with suppress(NotExact):
+            if is_written(ExactRecord(source, offset, stored).header):
+                return True
+    return False
 
 
 def _hash_of(record: ExactRecord) -> str:

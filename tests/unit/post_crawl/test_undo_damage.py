@@ -22,7 +22,7 @@ from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.undo import Undo, commit
 from tests.support.post_crawl import typed
 from tests.support.rewriting import LATE, FakePlan, members, run, small_set
-from tests.support.warc_cases import response, sha1
+from tests.support.warc_cases import IDENTICAL, gz, response, revisit, sha1
 
 NAMES = ("a.warc.gz", "c.warc", "deep/b.warc.gz")
 B = "deep/b.warc.gz"
@@ -444,6 +444,53 @@ def test_another_file_of_that_name_is_copied_and_named(made: Path) -> None:
     assert (made.parent / "back" / B).read_bytes() == other
     assert f"{B}: copied as it is: it is not the file that its journal describes" in result.err
     assert result.totals["records_not_restored"] == len(result.totals["findings"]) > 1
+
+
+def put_back(made: Path, *more: bytes) -> Path:
+    """Put B back with all records in full, packed otherwise, and more records behind them."""
+    full = b"".join(gz(record, 1) for record in records_before(made, B))
+    (made / B).write_bytes(full + members(*more))
+    return made / B
+
+
+def test_what_was_put_back_with_a_revisit_of_a_run_is_not_passed_over(made: Path) -> None:
+    """It is of a run whose journal is missing; a revisit of a crawler may be there."""
+    of_crawler = revisit(number=900)
+    run_wrote = revisit(
+        number=901, Payload_Digest=None, Profile=None, Refers_To_Target_URI=None,
+        Refers_To_Date=None, Target_URI=b"http://other.test/",
+    ).replace(
+        b"\r\n\r\n",
+        b"\r\nWARC-Profile: %b\r\nWARC-Truncated: length\r\n"
+        b"WARC-Refers-To-Target-URI: http://none.test/\r\n"
+        b"WARC-Refers-To-Date: 2025-01-01T00:00:00Z\r\n\r\n" % IDENTICAL,
+        1,
+    )  # fmt: skip
+    path = put_back(made, of_crawler)
+    result = typed("undedup", made, "--out", made.parent / "back")
+    assert f"{B}: it has in full all records that its undo data lists" in result.err
+    assert (result.status, result.totals["findings"]) == (0, [])
+    assert (made.parent / "back" / B).read_bytes() == path.read_bytes()
+    put_back(made, of_crawler, run_wrote)
+    result = typed("undedup", made, "--out", made.parent / "again")
+    assert (result.status, result.totals["left_alone"]) == (7, 1)
+    assert "it has in full" not in result.err and B in result.err
+    assert not (made.parent / "again" / B).exists()
+
+
+def test_two_equal_entries_need_two_records(made: Path) -> None:
+    """The revisits were of two equal records, one of which was put back."""
+    journal = journal_of(made, B)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    listed = [at for at, line in enumerate(lines) if b'"new_offset"' in line]
+    first, second = (json.loads(lines[at]) for at in listed[:2])
+    lines[listed[1]] = json.dumps({**first, "new_offset": second["new_offset"]}).encode() + b"\n"
+    journal.write_bytes(b"".join(lines))
+    put_back(made)
+    result = typed("undedup", made, "--out", made.parent / "back")
+    assert result.status == 7
+    [finding] = result.totals["findings"]
+    assert finding["offset"] == second["new_offset"] and "is not in the file" in finding["message"]
 
 
 def test_an_entry_of_another_revisit_at_that_offset_is_not_taken(made: Path) -> None:
