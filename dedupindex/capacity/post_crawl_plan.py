@@ -77,7 +77,7 @@ class PostCrawlCosts:
     saved_per_month: float  # dollars of storage
     before_per_month: float  # of the old files
     both_per_month: float  # while the old files and the new ones exist
-    driver_disk: float  # bytes of manifest and plan, and of temporary files or journals
+    driver_disk: float  # bytes of manifest, plan, journals and temporary files
 
 
 def traffic_of_runs(size: float, inputs: Table) -> dict[str, StoreTraffic]:
@@ -118,11 +118,11 @@ def post_crawl_costs(size: float, inputs: Table) -> PostCrawlCosts:
 
 
 def _driver_bytes(rates: Table) -> float:
-    """Return bytes a capture; what grouping needs is free again before there are journals."""
+    """Return bytes a capture: a run that is repeated groups while it has the journals of before."""
     share = rates["duplicates"]
     grouping = rates["grouping_bytes_per_capture"] + share * rates["grouping_bytes_per_revisit"]
     kept = rates["manifest_bytes_per_capture"] + share * rates["plan_bytes_per_revisit"]
-    return float(kept + max(grouping, share * rates["journal_bytes_per_revisit"]))
+    return float(kept + grouping + share * rates["journal_bytes_per_revisit"])
 
 
 def _hours_at_prefix(traffic: StoreTraffic, rates: Table) -> float:

@@ -141,10 +141,11 @@ def _notes(plans: list[PostCrawlPlan], costs: PostCrawlCosts, rates: Table) -> l
         f"{rates['manifest_bytes_per_capture']:g} bytes a capture, the plan "
         f"{rates['plan_bytes_per_revisit']:g} a duplicate. Grouping takes "
         f"{rates['grouping_bytes_per_capture']:g} a capture and "
-        f"{rates['grouping_bytes_per_revisit']:g} a duplicate for a while; after that come the "
-        f"journals, {rates['journal_bytes_per_revisit']:g} a duplicate. The larger of these two "
-        "counts. Disk of a machine: a file and its result for each core, and up to three times "
-        "the rows that Spark keeps of a round.",
+        f"{rates['grouping_bytes_per_revisit']:g} a duplicate for a while, the journals "
+        f"{rates['journal_bytes_per_revisit']:g} a duplicate. Both count: a first run groups "
+        "before it has journals, but one that goes on or is repeated has those of before. Disk of "
+        "a machine: a file and its result for each core, and up to three times the rows that Spark "
+        "keeps of a round.",
         *([f"{pays}if the hours are those without a limit of requests."] if monthly else []),
         "Extrapolated: rates grow with cores and machines, and grouping (resolve) of many "
         "more rows was not measured. A dry run compares as quickly as rewriting rewrites, "
