@@ -116,7 +116,8 @@ def _text_of(found: Resolved) -> Iterator[str]:
     if totals.outside:
         yield singular(f"  {totals.outside:,} copies of originals that only the index has")
     if totals.unread_originals:
-        yield f"  lines that stay as their originals cannot be read: {totals.unread_originals:,}"
+        count = f"{totals.unread_originals:,}"
+        yield f"  lines that may stay as their originals cannot be read: {count}"
     yield from count_lines("not in plan: ", totals.kept)
     if totals.collisions:
         collisions = f"{totals.collisions:,} digests of {totals.collided:,} payloads"

@@ -579,7 +579,7 @@ def test_originals_that_were_indexed_through_a_link_are_reported_once_it_moved(
     done = dedup(*words)
     assert (done["revisits"], done["unique"], done["unread_originals"]) == (0, 2, 2)
     assert main(["dedup", *map(str, words)]) == 0
-    said = "stay whole because their originals cannot be read: 2. Files that are not where the"
+    said = "may stay whole because their originals cannot be read: 2. Files that are not where the"
     assert said in (messages := capsys.readouterr().err)
     assert f"1 ({latest}/x.warc.gz). If they moved" in messages
     repair = ["index", "--replace", tmp_path / "run1", index, "--instead-of", latest]

@@ -69,9 +69,10 @@ _NO_PATH = (
     "source has that name: {:,}. bin/index --add these files: {}"
 )
 _UNREAD = (
-    "warning: captures that stay whole because their originals cannot be read: {:,}. Files that "
-    "are not where the index has them, or not readable: {:,} ({}). If they moved, run bin/index "
-    "--replace NEW INDEX --instead-of OLD, where OLD and NEW are directories, then this again"
+    "warning: captures that may stay whole because their originals cannot be read: {:,}. Files "
+    "that are not where the index has them, or not readable: {:,} ({}). If they moved, run "
+    "bin/index --replace NEW INDEX --instead-of OLD, where OLD and NEW are directories, then "
+    "this again"
 )
 _NAMED = 3  # files
 Form = tuple[Any, ...]  # values of the columns that make payloads equal, without the digest
