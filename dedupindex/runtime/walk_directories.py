@@ -49,9 +49,11 @@ def walk_visible(
     *,
     leave_out: Callable[[str], bool] = lambda directory: False,
 ) -> Iterator[str]:
-    """Yield the files below a directory as `walk_links` does, in the order of names.
+    """Yield the files below a directory as `walk_links` does.
 
-    Files and directories of hidden names are left out, and directories that `leave_out` is true of.
+    Those of a directory come in the order of names, as do the directories in it, but what is behind
+    links to directories comes last. Files and directories of hidden names are left out, and
+    directories that `leave_out` is true of.
     """
     visited = set() if visited is None else visited
     for directory, below, names in walk_links(top, on_error, visited):
