@@ -53,8 +53,8 @@ ERRORS: dict[str, tuple[int, str]] = {
     "crawl_ended": (409, "the crawl was committed or cancelled before"),
     "has_dependents": (
         409,
-        "revisits depend on captures to be purged, or others were answered with what a crawl "
-        "reported; `force` overrides this",
+        "revisits depend, or may depend, on captures to be purged, or others were answered with "
+        "what a crawl reported; `force` overrides this",
     ),
     "crawl_exists": (409, "a crawl of this name was begun with other settings"),
     "bad_capture": (400, "a reported capture lacks a field or has one that cannot be read"),
