@@ -219,7 +219,7 @@ class _RewriteReport:
     def __init__(self, job: RewriteJob) -> None:
         self.job, self.found = job, RewriteOutcome(files=0)
         self.left = 0  # files left alone
-        self.written = 0  # results that were made, or replaced
+        self.written = False  # whether results were made, or replaced
         self.absent: list[MissingFile] = []
         self.referring: list[str] = []  # results that existed, and refer to files left alone
         self._files = {file.name: file for file in job.containers().values()}
@@ -227,8 +227,7 @@ class _RewriteReport:
     def add(self, outcome: RewriteOutcome) -> None:
         """Add an outcome; bytes of a file that is not in the directory count nowhere."""
         self.found.add(outcome)
-        made = ("rewritten",) if self.job.out is None else ("rewritten", "kept")
-        self.written += outcome.state in made
+        self.written |= self.job.wrote(outcome)
         if outcome.state == "referring":
             self.referring.append(self.job.place.shown(outcome.name))
         if outcome.state != "left_alone":

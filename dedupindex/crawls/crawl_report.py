@@ -174,7 +174,8 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     self_report = self_report_of(reading, crawl)
     own, times = self_report._asdict(), statistics.times(reading, crawl)
     total = statistics.total(reading, crawl, self_report)
-    refused = statistics.refused_payload(reading, crawl)
+    reasons = statistics.refused(reading, crawl)
+    refused = statistics.refused_payload(reading, crawl, reasons)
     # What a filter answered stated no size to the server.
     unstated = (
         ("stated_bytes", "duplicate_stated_bytes_percent") if own["answered_by_filter"] else ()
@@ -184,7 +185,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         **{name: value for name, value in crawl.as_json().items() if name != "name"},
         "captures": captures,
         "bytes": known_bytes(captures, size),
-        "refused": statistics.refused(reading, crawl),
+        "refused": reasons,
         **total.as_json(refused),
         **dict.fromkeys(unstated),
         **own,

@@ -113,12 +113,12 @@ def refused(reading: Reading, crawl: Crawl) -> dict[str, int]:
     return {reason.decode(): count for reason, (count,) in found}
 
 
-def refused_payload(reading: Reading, crawl: Crawl) -> RefusedPayload:
-    """Return the sum of `refused`, and its payload.
+def refused_payload(reading: Reading, crawl: Crawl, reasons: dict[str, int]) -> RefusedPayload:
+    """Return the sum of what `refused` returned, and its payload.
 
     Crawls of earlier versions counted no sizes of it: then none is known.
     """
-    count = sum(refused(reading, crawl).values())
+    count = sum(reasons.values())
     amounts = reading.statistic(key_of(crawl.number, StatisticsKind.REFUSED_PAYLOAD))
     sized, size = amounts or (0, 0)
     return RefusedPayload(count, max(count - sized, 0), size)

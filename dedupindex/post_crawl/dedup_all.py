@@ -417,7 +417,6 @@ class _DedupRun:
         """Rewrite all files; returns the paths of those that were written."""
         total = sum(file.size for file in job.plan.containers().values())
         done, seen = set(), 0
-        made = ("rewritten", "kept") if job.out else ("rewritten",)
         with open(self._work.top / _HOSTS, "wb") as hosts:
             for outcome in rewrite(job, self._options.jobs, self._begin, cluster):
                 self._report.add_file(outcome)
@@ -426,9 +425,9 @@ class _DedupRun:
                 hosts.writelines(host_lines(outcome.hosts))
                 seen += outcome.bytes_before
                 self._progress(ProgressUpdate("rewriting", seen, total, self._report.revisits))
-                if outcome.state in made:
-                    self._report.written += 1
-                if outcome.state in (*made, "existing"):
+                if wrote := job.wrote(outcome):
+                    self._report.written = True
+                if wrote or outcome.state == "existing":
                     done.add(outcome.path)
                 elif outcome.state == "left_alone":
                     done.discard(outcome.path)

@@ -181,7 +181,7 @@ class DedupReport:
     unique: int = 0  # captures without an equal
     originals: int = 0
     revisits: int = 0  # that were made
-    written: int = 0  # results that were made, or replaced
+    written: bool = False  # whether results were made, or replaced
     revisits_before: int = 0  # records that were revisits already
     file_copies: int = 0  # files that equal another one byte for byte
     file_copies_bytes: int = 0

@@ -12,6 +12,7 @@ import fcntl
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -327,10 +328,13 @@ def same_range(left: BinaryIO, at: int, right: BinaryIO, there: int, count: int)
 
 def content_hash(file: BinaryIO) -> str:
     """Return the BLAKE3 of a whole file, in hex."""
-    running, offset = blake3.blake3(), 0
-    while data := os.pread(file.fileno(), _CHUNK, offset):
-        running.update(data)
-        offset += len(data)
+    return range_hash(file, 0, sys.maxsize)
+
+
+def range_hash(file: BinaryIO, offset: int, count: int) -> str:
+    """Return the BLAKE3, in hex, of a range of a file, or of as much of it as there is."""
+    running = blake3.blake3()
+    _take(running, file, offset, count)
     return running.hexdigest()
 
 
@@ -339,10 +343,14 @@ def hash_of(ranges: Iterable[tuple[Path, int, int]]) -> str:
     running = blake3.blake3()
     for path, offset, count in ranges:
         with open_for_reading(path) as file:
-            while count and (data := os.pread(file.fileno(), min(count, _CHUNK), offset)):
-                running.update(data)
-                offset, count = offset + len(data), count - len(data)
+            _take(running, file, offset, count)
     return running.hexdigest()
+
+
+def _take(running: blake3.blake3, file: BinaryIO, offset: int, count: int) -> None:
+    while count and (data := os.pread(file.fileno(), min(count, _CHUNK), offset)):
+        running.update(data)
+        offset, count = offset + len(data), count - len(data)
 
 
 def copy_metadata(source: BinaryIO, target: BinaryIO, *, replaces: bool = True) -> None:

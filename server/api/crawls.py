@@ -222,12 +222,13 @@ def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     captures, size = statistics.captures(reading, crawl)
     self_report = self_report_of(reading, crawl)
     total = statistics.total(reading, crawl, self_report)
-    refused, times = statistics.refused_payload(reading, crawl), statistics.times(reading, crawl)
+    reasons, times = statistics.refused(reading, crawl), statistics.times(reading, crawl)
+    refused = statistics.refused_payload(reading, crawl, reasons)
     return {
         **crawl.as_json(),
         "captures": captures,
         "bytes": reports.known_bytes(captures, size),
-        "refused": statistics.refused(reading, crawl),
+        "refused": reasons,
         "lookups": total.lookups,
         "duplicates": total.duplicates,
         "duplicate_bytes": known(total.duplicate_bytes, total.duplicates, total.unsized),

@@ -78,7 +78,8 @@ class Overview(Handlers):
                 reports = [self_report_of(ready, crawl) for crawl in latest]
                 for crawl, told in zip(latest, reports, strict=True):
                     own = statistics.total(ready, crawl, told)
-                    own_refused = statistics.refused_payload(ready, crawl)
+                    reasons = statistics.refused(ready, crawl)
+                    own_refused = statistics.refused_payload(ready, crawl, reasons)
                     total, refused = total.plus(own), refused.plus(own_refused)
                     # Of what the share is, see `share_of`.
                     left = unreported(own, own_refused)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,19 +15,16 @@ from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.rewrite import rewrite_on_spark
 from dedupindex.post_crawl.rewrite.check_copies import CopyChecker
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
-from dedupindex.post_crawl.verify_results import Proof, VerifyJob, verify_containers
+from dedupindex.post_crawl.verify_results import VerifyJob, verify_containers
 from dedupindex.runtime import spark as clusters
-from tests.integration.test_post_crawl_store import ONE, Stored, journals_of
+from tests.integration.test_post_crawl_store import ONE, Stored, journals_of, made
 from tests.support.commands import ended, typed
 from tests.support.local_spark import Here, run_spark_here
-from tests.support.stores import Bucket, Fault
+from tests.support.rewriting import all_proofs
+from tests.support.stores import Fault
 
 SPARK = ("--spark", "2")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, buckets: Callable[[], Bucket]) -> Stored:
-    return Stored(tmp_path_factory.mktemp("stored"), buckets())
+__all__ = ["made"]
 
 
 @pytest.fixture
@@ -198,7 +194,9 @@ def test_damage_is_found_as_in_whole_files(stored: Stored, tmp_path: Path, seed:
     plan = open_plan(stored.plan)
     job = VerifyJob(RewriteJob(plan, state, store=out), frozenset())
     containers = list(plan.containers().values())
-    proofs = [_all(verify_containers(job, containers, 1, cluster)) for cluster in (None, Here(2))]
+    proofs = [
+        all_proofs(verify_containers(job, containers, 1, cluster)) for cluster in (None, Here(2))
+    ]
     assert vars(proofs[0]) == vars(proofs[1]) and proofs[0].sound and proofs[0].files == 4
     for name, data in stored.planned.items():
         at = random.randrange(len(data))
@@ -211,16 +209,10 @@ def test_damage_is_found_as_in_whole_files(stored: Stored, tmp_path: Path, seed:
             data += data[at:]
         if kind < 4:
             stored.bucket.put(f"{prefix}/{name}", data)
-    proofs = [_all(verify_containers(job, containers, 1, cluster)) for cluster in (None, Here(2))]
+    proofs = [
+        all_proofs(verify_containers(job, containers, 1, cluster)) for cluster in (None, Here(2))
+    ]
     assert vars(proofs[0]) == vars(proofs[1])
-
-
-def _all(proofs: Iterator[Proof]) -> Proof:
-    total = Proof()
-    for proof in proofs:
-        total.add(proof)
-    total.named.sort()
-    return total
 
 
 def _parts(plan: Plan) -> dict[int, list[range]]:

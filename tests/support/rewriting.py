@@ -12,6 +12,7 @@ from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, Planned, T
 from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome
+from dedupindex.post_crawl.verify_results import Proof
 from dedupindex.runtime.atomic_replace import content_hash
 from dedupindex.warc import http
 from dedupindex.warc.gzip_members import Filler
@@ -143,6 +144,15 @@ def total(outcomes: list[RewriteOutcome]) -> RewriteOutcome:
     for outcome in outcomes:
         totals.add(outcome)
     return totals
+
+
+def all_proofs(proofs: Iterator[Proof]) -> Proof:
+    """The proofs of files as one, in an order of its own."""
+    total = Proof()
+    for proof in proofs:
+        total.add(proof)
+    total.named.sort()
+    return total
 
 
 def run(job: RewriteJob, processes: int = 1) -> list[RewriteOutcome]:

@@ -280,14 +280,11 @@ class Plan:
         whole = {number: [range(file.size)] for number, file in self._containers.items()}
         if self._loaded is None or jobs <= 1:
             return whole
-        copies_of = self._loaded[0].values()
-        work = sum(stored + _WORK for copies in copies_of for _, stored in map(_place_of, copies))
-        most = max(_MIN_PART, work // (_PARTS * jobs))
-        divided = {
-            number: _divided(self._containers[number].size, map(_place_of, copies), most)
+        work = {
+            number: sum(planned.line.stored + _WORK for planned in copies)
             for number, copies in self._loaded[0].items()
         }
-        return whole | divided
+        return whole | self._parts_of(work, jobs, _MIN_PART)
 
     def task_parts(self, cores: int, numbers: Set[int]) -> dict[int, list[range]]:
         """Divide those containers of a run that a core of a cluster would have long work with.
@@ -299,19 +296,24 @@ class Plan:
             SELECT container, sum(stored + {_WORK}) FROM read_parquet(?)
             GROUP BY container ORDER BY container"""
         with one_thread() as database:
-            rows = [row for row in fetch_rows(database, query, [files]) if row[0] in numbers]
-        most = max(_MIN_TASK, int(sum(work for _, work in rows)) // (_PARTS * cores))
-        parts: dict[int, list[range]] = {}
-        for container, work in rows:
-            if work > most:
-                size = self._containers[container].size
-                parts[container] = _divided(size, self._places(container), most)
-        return {container: divided for container, divided in parts.items() if len(divided) > 1}
+            rows = fetch_rows(database, query, [files])
+            work = {container: int(sum_of) for container, sum_of in rows if container in numbers}
+        return self._parts_of(work, cores, _MIN_TASK)
+
+    def _parts_of(self, work: dict[int, int], jobs: int, least: int) -> dict[int, list[range]]:
+        """Divide the containers with more work than a part has: a share of all, `least` or more."""
+        most = max(least, sum(work.values()) // (_PARTS * jobs))
+        divided = {
+            number: _divided(self._containers[number].size, self._places(number), most)
+            for number, own in work.items() if own > most
+        }  # fmt: skip
+        return {number: parts for number, parts in divided.items() if len(parts) > 1}
 
     def _places(self, container: int) -> Iterator[tuple[int, int]]:
         """Return offsets and sizes of copies, in order."""
         if self._loaded is not None:
-            return map(_place_of, self._loaded[0].get(container, ()))
+            copies = self._loaded[0].get(container, ())
+            return ((planned.line.offset, planned.line.stored) for planned in copies)
         return ((row[0], row[1]) for row in self._rows(COPIES, '"offset", stored', container))
 
     def protected(self, container: int) -> Iterator[int]:
@@ -335,10 +337,6 @@ class Plan:
 
 def _offset_of(planned: Planned) -> int:
     return planned.line.offset
-
-
-def _place_of(planned: Planned) -> tuple[int, int]:
-    return planned.line.offset, planned.line.stored
 
 
 def _divided(size: int, copies: Iterable[tuple[int, int]], most: int) -> list[range]:

@@ -14,11 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from blake3 import blake3
-
 from dedupindex.errors import Damaged
 from dedupindex.object_store import PartialCopy
-from dedupindex.post_crawl.manifest.parquet import Line
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import (
     ORIGINAL_ELSEWHERE,
@@ -31,12 +28,12 @@ from dedupindex.post_crawl.rewrite.compare_pair import (
     restores,
 )
 from dedupindex.post_crawl.rewrite.protection import record_key
-from dedupindex.runtime.atomic_replace import DrySink
+from dedupindex.runtime.atomic_replace import DrySink, range_hash
 from dedupindex.warc.random_access import ExactRecord, NotExact, read_range
 from dedupindex.warc.record_facts import Refused
 
 _DEFLATE_LEVEL = 9  # revisits are small
-_MOST_READ = 8 << 20  # bytes of an object that are requested, or hashed, at once
+_MOST_READ = 8 << 20  # bytes of an object that are requested at once
 _MOST_BETWEEN = 1 << 16  # bytes between two records that are not worth a request
 _MOST_FOUND = 16 << 20  # bytes of revisits and headers in a spool of a part of an object
 
@@ -51,7 +48,7 @@ class Replacement(NamedTuple):
     original: bytes  # the `record_key` of its original
     identity: tuple[int, int]  # device and inode of the original's file
     trusted: bool = False  # the original was not read
-    stored_hash: bytes = b""  # BLAKE3 of the record as it is stored, of `check_stored` alone
+    stored_hash: str = ""  # BLAKE3 of the record as it is stored, of `check_stored` alone
 
 
 class CopyChecker:
@@ -170,7 +167,7 @@ def check_stored(
         source.need(first.offset, last.offset + last.stored - first.offset)
         for one in group:
             with suppress(Refused):
-                hashed = _stored_hash(source.file, one.line)
+                hashed = range_hash(source.file, one.line.offset, one.line.stored)
                 found[_place(one)] = made = checker.check(one)._replace(stored_hash=hashed)
                 size += len(made.member) + len(made.header)
         if size > _MOST_FOUND:
@@ -192,14 +189,6 @@ def _near(planned: Sequence[Planned]) -> Iterator[list[Planned]]:
         group.append(one)
     if group:
         yield group
-
-
-def _stored_hash(file: BinaryIO, line: Line) -> bytes:
-    running, offset, end = blake3(), line.offset, line.offset + line.stored
-    while offset < end and (data := os.pread(file.fileno(), min(_MOST_READ, end - offset), offset)):
-        running.update(data)
-        offset += len(data)
-    return running.digest()
 
 
 class EarlierChecks:
@@ -235,12 +224,11 @@ class ChecksOfStored:
         """As `CopyChecker.check`, of one record after the other."""
         while self._parts and planned.line.offset >= self._parts[0].part.start:
             self._found = _read_spool(self._parts.pop(0).spool)
-        found = self._found.get(_place(planned))
-        if (
-            isinstance(found, Replacement)
-            and _stored_hash(self._source, planned.line) == found.stored_hash
-        ):
-            return found
+        found, line = self._found.get(_place(planned)), planned.line
+        if isinstance(found, Replacement):
+            hashed = range_hash(self._source, line.offset, line.stored)
+            if hashed == found.stored_hash:
+                return found
         return self._checker.check(planned)
 
 

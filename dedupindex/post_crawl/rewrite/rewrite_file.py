@@ -115,6 +115,10 @@ class RewriteJob(NamedTuple):
         """Return the files that are rewritten, by number: those of this host."""
         return self.plan.of_host(self.urls.host)
 
+    def wrote(self, outcome: RewriteOutcome) -> bool:
+        """Whether a run has made or replaced the result of a file, or would."""
+        return outcome.state == "rewritten" or (self.out is not None and outcome.state == "kept")
+
     @property
     def replaces(self) -> bool:
         """Whether files are replaced, and therefore locked."""

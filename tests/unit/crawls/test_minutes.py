@@ -94,7 +94,9 @@ def test_counts_that_were_given_back_count_by_hours_only(store: Store) -> None:
     store.write(partial(add, counted=counter.take()))
     assert hour(store)[-1].row.lookups == 1
     with store.reading() as reading:
-        refused = statistics.refused_payload(reading, reading.crawl("weekly"))
+        crawl = reading.crawl("weekly")
+        reasons = statistics.refused(reading, crawl)
+        refused = statistics.refused_payload(reading, crawl, reasons)
         assert refused == RefusedPayload(captures=2, unsized=1, bytes=7)
         hours = [*reading.statistics(reading.crawl("weekly").number.to_bytes(4, "big") + b"f")]
     assert [amounts[0] for _, amounts in hours] == [2]

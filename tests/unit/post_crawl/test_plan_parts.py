@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,8 @@ from dedupindex.post_crawl.plan.plan_file import Planned, open_plan
 from dedupindex.post_crawl.rewrite import rewrite_all
 from dedupindex.post_crawl.rewrite.check_copies import CheckedPart, CopyChecker
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, check_part, rewrite_container
-from dedupindex.post_crawl.verify_results import Proof, VerifyJob, verify_containers
-from tests.support.rewriting import FakePlan, content, run, small_set
+from dedupindex.post_crawl.verify_results import VerifyJob, verify_containers
+from tests.support.rewriting import FakePlan, all_proofs, content, run, small_set
 
 Spoil = Callable[[bytearray], None]
 
@@ -157,19 +157,11 @@ def test_parts_find_what_whole_files_do(
         before = made.read_bytes()
         spoil(data := bytearray(before))
         made.write_bytes(data)
-        whole, parts = (_all(verify_containers(job, containers, jobs)) for jobs in (1, 2))
+        whole, parts = (all_proofs(verify_containers(job, containers, jobs)) for jobs in (1, 2))
         assert vars(parts) == vars(whole) and whole.files == 3
         kept = in_place and name == "a.warc.gz"  # nothing in it was rewritten
         assert whole.sound == (spoil is _nothing) or kept
         made.write_bytes(before)
-
-
-def _all(proofs: Iterator[Proof]) -> Proof:
-    total = Proof()
-    for proof in proofs:
-        total.add(proof)
-    total.named.sort()
-    return total
 
 
 def test_a_killed_process_ends_the_run_and_leaves_no_file_behind(
