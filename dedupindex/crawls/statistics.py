@@ -119,6 +119,8 @@ def refused_payload(reading: Reading, crawl: Crawl, reasons: dict[str, int]) -> 
     Crawls of earlier versions counted no sizes of it: then none is known.
     """
     count = sum(reasons.values())
+    if not count:  # most crawls: a page lists many of them
+        return RefusedPayload(0, 0, 0)
     amounts = reading.statistic(key_of(crawl.number, StatisticsKind.REFUSED_PAYLOAD))
     sized, size = amounts or (0, 0)
     return RefusedPayload(count, max(count - sized, 0), size)
