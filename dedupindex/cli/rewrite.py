@@ -241,8 +241,8 @@ class _RewriteReport:
 
     def finish(self) -> None:
         """Count the records of the plan that are in files which were left alone."""
-        found, plan = self.found, self.job.plan
-        found.records = sum(1 for number in self.job.containers() for _ in plan.copies(number))
+        found = self.found
+        found.records = self.job.plan.copies_of(self.job.urls.host).copies
         if self.left and (rest := found.records - found.revisits - found.refused.total()):
             found.refused[FILE_LEFT] = rest
 

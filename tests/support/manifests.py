@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha1
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def line(place: int, offset: int, body: bytes = b"body", **more: object) -> Line
     return Line(**{**values, **more})  # type: ignore[arg-type]
 
 
-def write_manifest(top: Path, contents: Mapping[ManifestContainer, Iterable[Line]]) -> Path:
+def write_manifest(top: Path, contents: Mapping[ManifestContainer, Sequence[Line]]) -> Path:
     """Write a finished manifest; the lines of each container in order of offset."""
     for name in (LINES, REFERENCES):
         (top / name).mkdir(parents=True)
@@ -69,8 +69,11 @@ def write_manifest(top: Path, contents: Mapping[ManifestContainer, Iterable[Line
             spool = ParquetWriter(lines_file(top, place.number))
             spool.add(sorted(lines, key=lambda line: line.offset))
             spool.finish(database)
-    rest: dict[str, object] = {"lines": 0, "records": {}, "problems": []}
-    said = [json.dumps({**place._asdict(), **rest}) + "\n" for place in contents]
+    rest: dict[str, object] = {"records": {}, "problems": []}
+    said = [
+        json.dumps({**place._asdict(), "lines": len(lines), **rest}) + "\n"
+        for place, lines in contents.items()
+    ]
     (top / CONTAINERS).write_text("".join(said))
     about = {"format": FORMAT, "algorithm": "sha1", "complete": True}
     (top / FILE).write_text(json.dumps(about))

@@ -48,6 +48,7 @@ class FakePlan(Plan):
             original = first.setdefault(body, line)
             if original is not line:
                 self.found.append(Planned(line, 2, 1, original))
+        self.totals.copies = len(self.found)
         self.totals.stored = sum(planned.line.stored for planned in self.found)
 
     def preload(self) -> None:

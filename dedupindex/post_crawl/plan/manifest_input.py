@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, lines_file
@@ -16,6 +17,14 @@ from dedupindex.runtime.duckdb import Database, insert, literal, quoted
 
 ANY_DIGEST = "*"
 """Before the algorithm, as the digest of a reference that an index knows: `payload` has it, raw."""
+
+
+class ContainerBatch(NamedTuple):
+    """Some containers that follow one another."""
+
+    lines: str  # SQL for their lines
+    places: range  # of their lines, see `ManifestInputs.create_views`
+    containers: range  # their numbers
 
 
 class ManifestInputs:
@@ -112,25 +121,26 @@ class ManifestInputs:
             ]
             database.execute(f"CREATE OR REPLACE VIEW {name} AS {' UNION ALL '.join(selects)}")
 
-    def batches(self, most: int) -> Iterator[tuple[str, int, int]]:
-        """Yield the set in batches of containers: SQL for their lines, first and last place.
+    def batches(self, most: int) -> Iterator[ContainerBatch]:
+        """Yield the set in batches; there is at least one.
 
-        A batch has `most` lines and up to one container more; there is at least one batch.
+        A batch has `most` lines and up to one container more.
         """
         files: defaultdict[int, list[str]] = defaultdict(list)
-        count, first = 0, self.first_place
+        count, place, number = 0, self.first_place, 1
         for (manifest, old), container in zip(self._found, self.containers, strict=True):
             source = self._manifests[manifest]
             files[manifest].append(literal(lines_file(source.path, old.number)))
             count += source.entries[old.number].lines
-            last = self._bases[container.number] + container.size
+            end = self._bases[container.number] + container.size + 1
             if count >= most or container.number == len(self._found):
                 parts = [_select(number, names) for number, names in files.items()]
-                yield " UNION ALL ".join(parts), first, last
+                numbers = range(number, container.number + 1)
+                yield ContainerBatch(" UNION ALL ".join(parts), range(place, end), numbers)
                 files.clear()
-                count, first = 0, last + 1
+                count, place, number = 0, end, container.number + 1
         if not self._found:
-            yield "SELECT * FROM lines", 0, 0
+            yield ContainerBatch("SELECT * FROM lines", range(1), range(1))
 
 
 def check_host(host: str, hosts: Sequence[str], what: str) -> None:

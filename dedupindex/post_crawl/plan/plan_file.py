@@ -3,7 +3,8 @@
     PLAN/part-1-of-1/       the result of one run; N parts if N runs shared the digests
       part.json             format, options, totals; written last
       containers.jsonl      all containers, in the order of their numbers
-      copies-000000.parquet ...: a row for each record to rewrite, by container and offset
+      copies-1-40.parquet ... a row for each record to rewrite in the containers 1 to 40,
+                              by container and offset
       originals.parquet     container and offset of each record that must stay, likewise
 
 Containers have numbers of the plan's own, their positions among all paths and hosts in order. So a
@@ -17,6 +18,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
@@ -81,6 +83,7 @@ COLUMNS = ", ".join(
     for name in [*TYPES, "copy", "extension", *[f"original_{name}" for name in ORIGINALS_OWN]]
 )
 _NAME = re.compile(r"part-([0-9]+)-of-([0-9]+)")
+_COPIES_NAME = re.compile(r"copies-([0-9]+)-([0-9]+)\.parquet")
 _PRELOADED = 50_000  # copies of a plan that is held in memory: 100 MB
 _PARTS = 8  # for each process, into which its work is divided
 _MIN_PART = 1 << 21  # of work, counted as bytes of copies: 50 ms
@@ -89,6 +92,7 @@ _MIN_TASK = 1 << 25  # likewise, of a part that another machine gets: a second, 
 LINE = "l.* EXCLUDE (place)"
 """SQL of the columns `TYPES` of the view ``lines`` under the name ``l``."""
 _ROWS = 20480  # in a row group, all of which are read to find one container
+_NARROW_ROWS = 122_880  # likewise, of two columns: fewer groups, whose list is read each time
 BATCH = 1_000_000  # lines that are joined with the chosen copies at once
 
 
@@ -108,6 +112,13 @@ class Planned(NamedTuple):
     copy: int  # 2 and more; 1 is the original
     extension: int  # numbers the payloads of one digest: 1, and more in collisions
     original: Line  # its record id is empty if another record of the set has the same one
+
+
+class CopyTotals(NamedTuple):
+    """The copies of a plan, or of a part of it."""
+
+    copies: int
+    stored: int  # bytes in their files
 
 
 @dataclass
@@ -142,6 +153,8 @@ class Plan:
     def __init__(self, path: Path, parts: list[Path], about: list[dict[str, Any]]) -> None:
         self.path = path
         self._parts = parts
+        # Each has few of the containers, so few are opened for one of them.
+        self._copies = [(copies_range(file), file) for part in parts for file in part.glob(COPIES)]
         self.criteria = MatchCriteria(**about[0]["criteria"])  # the same in all parts
         self.made_of: str = about[0]["made_of"]  # hash of the files and of the options
         self.totals = Totals()
@@ -179,17 +192,19 @@ class Plan:
         """Return the containers of one host by number; those without a host if it is empty."""
         return {number: one for number, one in self.containers().items() if one.host == host}
 
-    def stored_copies(self, host: str) -> int:
-        """Return the bytes of the copies of one host in their files."""
+    def copies_of(self, host: str) -> CopyTotals:
+        """Return the sums of the copies of one host."""
         own = self.of_host(host)
         if len(own) == len(self.containers()):
-            return self.totals.stored
+            return CopyTotals(self.totals.copies, self.totals.stored)
         numbers = ", ".join(map(str, own)) or "0"
         files = [f"{literal(part)}/{COPIES}" for part in self._parts]
         with one_thread() as database:
-            query = f"SELECT sum(stored) FROM read_parquet(?) WHERE container IN ({numbers})"
-            (stored,) = next(fetch_rows(database, query, [files]))
-        return int(stored or 0)
+            query = (
+                f"SELECT count(*), sum(stored) FROM read_parquet(?) WHERE container IN ({numbers})"
+            )
+            copies, stored = next(fetch_rows(database, query, [files]))
+        return CopyTotals(copies, int(stored or 0))
 
     def relocate(self, directories: Mapping[str, str], host: str = "") -> None:
         """Use a copy of the files: what is below a key of `directories` is below its value there.
@@ -250,6 +265,7 @@ class Plan:
         chosen = copy(self)
         protected = [] if part else list(self.protected(number))  # needed to write the file
         chosen._loaded = {number: copies}, {number: protected}
+        chosen._copies = []  # of a large plan, longer than what is sent
         chosen._containers, chosen._outside = (
             {other: one for other, one in containers.items() if other in needed}
             for containers in (self._containers, self._outside)
@@ -326,7 +342,12 @@ class Plan:
         self, file: str, columns: str, container: int = -1, part: range | None = None
     ) -> Iterator[tuple[Any, ...]]:
         """Yield rows of one container, or of all with -1, in order of offset."""
-        files = [f"{literal(one)}/{file}" for one in self._parts]
+        if file == COPIES and container >= 0:
+            files = [literal(path) for numbers, path in self._copies if container in numbers]
+        else:
+            files = [f"{literal(one)}/{file}" for one in self._parts]
+        if not files:
+            return
         where = "" if container < 0 else f"WHERE container = {container:d}"
         if part is not None:
             where += f' AND "offset" >= {part.start:d} AND "offset" < {part.stop:d}'
@@ -434,19 +455,29 @@ def _write_rows(
         TO {quoted(str(home / "chosen.parquet"))} (FORMAT parquet, COMPRESSION lz4_raw)""")
     own = ", ".join(f"c.original_{name}" for name in ORIGINALS_OWN)
     equal = " AND ".join(f"l.{name} = c.original_{name}" for name in same)
-    for file, (lines, first, last) in enumerate(inputs.batches(BATCH)):
+    for lines, places, containers in inputs.batches(BATCH):
         rows = f"""
             SELECT {LINE}, c.copy, c.extension, {own} FROM ({lines}) AS l
-            JOIN (SELECT * FROM read_parquet({chosen}) WHERE place BETWEEN {first} AND {last}) AS c
+            JOIN (
+              SELECT * FROM read_parquet({chosen})
+              WHERE place >= {places.start} AND place < {places.stop}) AS c
             ON l.place = c.place AND {equal}"""
-        _copy(database, rows, copies_file(part, file))
+        _copy(database, rows, copies_file(part, containers), _ROWS)
     database.execute(
         f"CREATE VIEW planned AS SELECT * FROM read_parquet({quoted(f'{literal(part)}/{COPIES}')})"
     )
 
 
-def copies_file(part: Path, number: int) -> Path:
-    return part / COPIES.replace("*", f"{number:06d}")
+def copies_file(part: Path, containers: range) -> Path:
+    return part / COPIES.replace("*", f"{containers[0]}-{containers[-1]}")
+
+
+def copies_range(file: Path) -> range:
+    """Return the numbers of the containers that a `copies_file` may have rows of."""
+    found = _COPIES_NAME.fullmatch(file.name)
+    if found is None:  # of an earlier version, which did not name them
+        return range(sys.maxsize)
+    return range(int(found[1]), int(found[2]) + 1)
 
 
 def _choose(database: Database) -> None:
@@ -516,7 +547,7 @@ def write_part(
             'SELECT DISTINCT original_container AS container, original_offset AS "offset" '
             "FROM planned"
         )
-        _copy(database, protected, beside / ORIGINALS)
+        _copy(database, protected, beside / ORIGINALS, _NARROW_ROWS)
         lines = [
             json.dumps({**container._asdict(), "outside": outside})
             for outside, containers in ((False, inputs.containers), (True, inputs.outside))
@@ -533,10 +564,11 @@ def write_part(
     return totals
 
 
-def _copy(database: Database, rows: str, target: Path) -> None:
+def _copy(database: Database, rows: str, target: Path, group: int) -> None:
+    """Write rows by container and offset, `group` of them in each row group."""
     database.execute(
         f'COPY ({rows} ORDER BY container, "offset") TO {quoted(str(target))} '
-        f"(FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {_ROWS})"
+        f"(FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {group})"
     )
     with open(target, "rb") as stream:
         os.fsync(stream.fileno())

@@ -207,15 +207,15 @@ def write_text(
     """
     algorithms = inputs.algorithms()
     containers = {container.number: container for container in inputs.containers}
-    for index, (lines, first, last) in enumerate(inputs.batches(BATCH)):
-        copies = quoted(literal(copies_file(part, index)))
+    for lines, places, numbers in inputs.batches(BATCH):
+        copies = quoted(literal(copies_file(part, numbers)))
         query = f"""
             SELECT {LINE}, coalesce(e.extension, 1), coalesce(p.copy, 1),
               coalesce(p.original_url, ''), coalesce(p.original_date, '')
             FROM (SELECT * FROM ({lines}) WHERE {rule.of_partition()}) AS l
             LEFT JOIN (
               SELECT place, extension FROM equal JOIN extensions USING (label, form)
-              WHERE place BETWEEN {first} AND {last}) AS e USING (place)
+              WHERE place >= {places.start} AND place < {places.stop}) AS e USING (place)
             LEFT JOIN read_parquet({copies}) AS p
               ON p.container = l.container AND p."offset" = l."offset"
             ORDER BY l.place"""

@@ -386,7 +386,7 @@ def needed_space(job: RewriteJob, processes: int) -> dict[Path, int]:
         return {temporary: 3 * sum(file.size for file in containers[:processes])}
     if job.out is None:
         largest = sum(file.size for file in containers[:processes])
-        stored = job.plan.stored_copies(job.urls.host)
+        stored = job.plan.copies_of(job.urls.host).stored
         return {Path(file.root): largest + stored for file in containers}
     if job.store:  # each file of a process, and a copy of its source
         return {job.out: 2 * sum(file.size for file in containers[:processes])}

@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer
+from dedupindex.post_crawl.plan import plan_file
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import (
@@ -226,3 +228,34 @@ def test_plans_of_an_earlier_version_with_the_old_names_of_reasons_are_read(tmp_
     )  # fmt: skip
     totals = open_plan(plan.path).totals
     assert totals.kept == dict.fromkeys(renamed, 2) and totals.copies == plan.totals.copies
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_copies_of_a_container_are_read_from_the_files_that_may_have_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    """A plan of an archive has thousands of files, and is asked for each of its containers."""
+    monkeypatch.setattr(plan_file, "BATCH", 1)  # a file for each container
+    bodies = [b"%d" % number for number in range(20)]
+    lines = [
+        line(at % 3, at // 3, bodies[at % 20], digest=b"sha1:" + bodies[at % 20])
+        for at in range(60)
+    ]
+    plan = made(tmp_path / "run", lines, parts=parts)
+    expected = planned(plan)
+    files = sorted(plan.path.glob("**/copies-*"))
+    assert len(files) == 3 * parts and len({name for name, _ in expected}) == 3
+    found: dict[Key, tuple[int, Key]] = {}
+    for number, place in plan.containers().items():
+        away = [file for file in files if file.name != f"copies-{number}-{number}.parquet"]
+        for file in away:
+            file.rename(f"{file}.away")
+        offsets = {one.line.offset for one in plan.copies(number)}
+        for file in away:
+            Path(f"{file}.away").rename(file)
+        assert offsets == {offset for name, offset in expected if name == place.name}
+        found |= {(place.name, offset): expected[place.name, offset] for offset in offsets}
+    assert found == expected
+    for number, file in enumerate(files):  # as earlier versions named them
+        file.rename(file.with_name(f"copies-{number:06d}.parquet"))
+    assert planned(open_plan(plan.path)) == expected
