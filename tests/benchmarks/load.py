@@ -108,9 +108,12 @@ class Server:
 
 @contextmanager
 def serving(bench: Bench, index: Path, *options: str) -> Iterator[Server]:
-    """``bin/serve`` on one core, one worker."""
+    """``bin/serve`` on one core, one worker; its log is ``server.log`` in the scratch space."""
     command = [SERVE, index, "--port", "0", "--workers", "1", "--json", *options]
-    with running(command, bench.cores.one, stdout=PIPE) as process:
+    with (
+        open(bench.scratch / "server.log", "ab") as log,
+        running(command, bench.cores.one, stdout=PIPE, stderr=log) as process,
+    ):
         assert process.stdout is not None
         ready = process.stdout.readline()
         if not ready:
