@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import signal
+import stat
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import click
 from click.core import ParameterSource
@@ -370,9 +371,9 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def print_line(line: str | bytes, *, err: bool = False, nl: bool = True) -> None:
-    """Print a line on stdout, or on stderr; a bar is hidden meanwhile."""
+    """Print a line on stdout, or on stderr; a bar is hidden meanwhile, unless it goes to a file."""
     with ExitStack() as hidden:
-        for hide in bars:
+        for hide in bars if err or not is_file(sys.stdout) else ():  # it would be erased each time
             hidden.enter_context(hide())
         click.echo(line, err=err, nl=nl)
 
@@ -383,6 +384,14 @@ def print_json(value: Any) -> None:
 
 
 @contextmanager
+def is_file(stream: IO[Any]) -> bool:
+    """Return whether a stream is a regular file, not a terminal or a pipe."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except OSError:  # it has none
+        return False
+
+
 def text_output(path: Path) -> Iterator[BinaryIO]:
     """Open stdout for ``-``, otherwise a file that appears when the block ends without error."""
     if path == Path("-"):

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import is_typed, print_and_save, say
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.crawls.compare_crawls import (
     CHANGES,
     COLUMNS,
@@ -58,7 +59,10 @@ def run(index: Path, *, format: str, html: Path | None, **options: Any) -> int:
     top = options["limit"]
     if top is None:
         top = _TOP if format == "text" else MOST
-    found = compare(index, options["compare"], options["crawl"], options["order"], top)
+    with show_progress() as progress:
+        found = compare(
+            index, options["compare"], options["crawl"], options["order"], top, progress
+        )
     for warning in found.warnings if format != "text" else ():  # the text has them
         say(f"warning: {warning}")
     if found.warnings and format != "text":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from itertools import chain, islice
 from math import inf
@@ -18,15 +19,18 @@ import click
 from dedupindex.api import Index
 from dedupindex.api import open as open_api
 from dedupindex.capture import Capture
-from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, say
+from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, print_line, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, RealNumber, flag, option, shared_options, wants_json
+from dedupindex.cli.progress_bar import show_progress
+from dedupindex.counts import OnProgress
 from dedupindex.crawls.store import suggestion
 from dedupindex.crawls.stores import crawl_named, crawl_names, open_store
 from dedupindex.errors import UnknownCrawl
 from dedupindex.lookup.render_json import original_as_json
+from dedupindex.runtime.progress import watched
 from dedupindex.runtime.tables import amount, csv_lines, printable
-from dedupindex.timestamps import digits_of_date, first_digits, last_digits
+from dedupindex.timestamps import digits_of_date, first_digits, last_digits, sort_key
 from dedupindex.urlkey import (
     host_name,
     host_of,
@@ -39,6 +43,7 @@ from dedupindex.urlkey import (
 )
 
 LIMIT = 100
+_READING = "reading"  # the phase of a search
 _LINE = "{:<20}  {:>6}  {:<24}  {:>8}  {}  {}  {}"
 _TITLES = _LINE.format("DATE", "STATUS", "MEDIA TYPE", "SIZE", "DIGEST", "URL", "FILE")
 _COLUMNS = (
@@ -116,13 +121,13 @@ def command(
     where = index_or_engine(index, engine)
     if crawl and (cancelled := cancelled_crawl(where, crawl)):
         say(f"warning: {cancelled}; listed is what the index has without it")
-    with suggesting_crawls(where, crawl), closing(open_api(where)) as opened:
+    with opened_to_list(where, crawl) as (opened, progress):
         if url is not None:
-            captures = without_positions(captures_at(opened, url, crawl))
+            captures = without_positions(captures_at(opened, url, crawl, progress))
         elif digest is not None:
             captures = without_positions(opened.captures(digest=digest, crawl=crawl))
         else:
-            captures = opened.captures_after(after or "", crawl=crawl)
+            captures = _following(opened, after or "", crawl, progress)
         names = ("host", "mime", "of_crawl")
         typed = {"url": url or prefix, **{name: conditions[name] for name in names}}
         why = partial(why_none, opened, crawl, **{name: text or "" for name, text in typed.items()})
@@ -161,14 +166,49 @@ class Search:
                 return
 
 
-def captures_at(opened: Index, url: str, crawl: str) -> Iterator[Capture]:
+@contextmanager
+def opened_to_list(index: Path, crawl: str) -> Iterator[tuple[Index, OnProgress]]:
+    """Open an index whose captures are listed, as `suggesting_crawls` and `show_search` do."""
+    with (
+        suggesting_crawls(index, crawl),
+        closing(open_api(index)) as opened,
+        show_search() as progress,
+    ):
+        yield opened, progress
+
+
+def show_search() -> AbstractContextManager[OnProgress]:
+    """Show progress while captures are searched for and printed: on a terminal between them."""
+    return show_progress(prints=not sys.stdout.isatty())
+
+
+def _following(
+    opened: Index, after: str, crawl: str, on_progress: OnProgress
+) -> Iterator[tuple[str, Capture]]:
+    """Return the captures after a position in the list, and report progress."""
+    total = 0 if after else opened.stats()["captures"]  # how many follow is not known
+    return watched(opened.captures_after(after, crawl=crawl), _READING, total, on_progress)
+
+
+def captures_at(opened: Index, url: str, crawl: str, on_progress: OnProgress) -> Iterator[Capture]:
     """Return the captures of a URL that a user typed: if it has none and no path, of its ``/``."""
-    captures = opened.captures(url, crawl=crawl)
+    typed = _bytes(url)
+    captures = _by_date(opened, typed, crawl, on_progress)
     first = next(captures, None)
     if first is not None:
         return chain([first], captures)
-    typed = _bytes(url)
-    return opened.captures(full, crawl=crawl) if (full := with_path(typed)) != typed else captures
+    full = with_path(typed)
+    return _by_date(opened, full, crawl, on_progress) if full != typed else captures
+
+
+def _by_date(opened: Index, url: bytes, crawl: str, on_progress: OnProgress) -> Iterator[Capture]:
+    """Return the captures of a URL by date, and report progress if the whole index is read."""
+    facts = opened.stats()
+    if facts["settings"]["by_url"]:
+        return opened.captures(url, crawl=crawl)
+    known = watched(opened.captures(crawl=crawl), _READING, facts["captures"], on_progress)
+    found = (capture for capture in known if capture.url == url)
+    return iter(sorted(found, key=lambda capture: sort_key(capture.date)))
 
 
 @contextmanager
@@ -330,14 +370,14 @@ def print_captures(
 def _print_rows(captures: Iterable[Capture], *, csv: bool) -> None:
     if csv:
         for line in csv_lines(_COLUMNS, map(_as_json, captures)):
-            click.echo(line, nl=False)
+            print_line(line, nl=False)
     elif wants_json():
         for capture in captures:
             print_json(_as_json(capture))
     else:
-        click.echo(_TITLES)
+        print_line(_TITLES)
         for capture in captures:
-            click.echo(line_of(capture))
+            print_line(line_of(capture))
 
 
 def _as_json(capture: Capture) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,13 +14,13 @@ import click
 import orjson
 
 from dedupindex.api import IndexSnapshot, open_snapshot
-from dedupindex.api import open as open_api
-from dedupindex.cli.common import NOTHING_FOUND, Command, is_typed, print_result, say
+from dedupindex.cli.common import NOTHING_FOUND, Command, is_file, is_typed, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.list import (
     Search,
     captures_at,
     no_scheme,
+    opened_to_list,
     print_captures,
     suggesting_crawls,
     why_none,
@@ -28,6 +28,8 @@ from dedupindex.cli.list import (
 )
 from dedupindex.cli.list import command as list_command
 from dedupindex.cli.options import COUNT, flag, option, shared_options
+from dedupindex.cli.progress_bar import show_progress
+from dedupindex.counts import ProgressUpdate
 from dedupindex.digest import SIZES, no_label
 from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable, as_called
 from dedupindex.lookup import decide, explain
@@ -125,9 +127,10 @@ def _list(index: Path, given: Given, options: dict[str, Any]) -> int:
         needs = f"{', '.join(sorted(others))} {'needs' if len(others) == 1 else 'need'} --digest"
         raise click.UsageError(f"{needs}; --url alone lists the captures of a URL")
     url, crawl = options["url"], options["crawl"] or ""
-    with suggesting_crawls(index, crawl), closing(open_api(index)) as opened:
+    with opened_to_list(index, crawl) as (opened, progress):
         why = partial(why_none, opened, crawl, url=url)
-        return print_captures(Search(without_positions(captures_at(opened, url, crawl))), 0, why)
+        captures = captures_at(opened, url, crawl, progress)
+        return print_captures(Search(without_positions(captures)), 0, why)
 
 
 def _given(options: dict[str, Any]) -> Given:
@@ -192,26 +195,30 @@ def _batch(
     prefetch: Callable[[IndexSnapshot, Iterable[Any]], None],
     answered: Callable[[IndexSnapshot, dict[str, Any]], dict[str, Any]],
 ) -> int:
-    """Answer JSON lines in order; returns the exit status.
+    """Answer JSON lines in order, and show progress; returns the exit status.
 
     Crawls and index are reopened for each chunk: a batch may take hours, and captures that are
     merged meanwhile must be found.
     """
-    number = failed = 0
+    number = failed = read = 0
+    of = os.fstat(batch.fileno()).st_size if is_file(batch) else 0
     numbered = enumerate(batch, 1)
     chunk = [(0, b"")]  # an index that cannot be opened is an error for an empty batch, too
-    while chunk:
-        with open_snapshot(index) as state:
-            parsed = [(number, _parsed(line)) for number, line in chunk if line.strip()]
-            prefetch(state, [own for _, own in parsed])
-            for number, own in parsed:
-                answer = _answer_to(state, own, answered)
-                if "error" in answer:
-                    failed += 1
-                    answer["error"]["line"] = number
-                sys.stdout.buffer.write(json_bytes(answer) + b"\n")
-        chunk = list(islice(numbered, _CHUNK))
-    sys.stdout.buffer.flush()
+    with show_progress(prints=True) as progress:
+        while chunk:
+            with open_snapshot(index) as state:
+                parsed = [(number, _parsed(line)) for number, line in chunk if line.strip()]
+                prefetch(state, [own for _, own in parsed])
+                for number, own in parsed:
+                    answer = _answer_to(state, own, answered)
+                    if "error" in answer:
+                        failed += 1
+                        answer["error"]["line"] = number
+                    sys.stdout.buffer.write(json_bytes(answer) + b"\n")
+            read += sum(len(line) for _, line in chunk)
+            progress(ProgressUpdate("looking up", read, of, number))
+            chunk = list(islice(numbered, _CHUNK))
+        sys.stdout.buffer.flush()
     if failed:
         say(f"{failed:,} of {number:,} lines could not be answered; their answers say why")
     return BadInput.exit_status if failed else 0

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
 
 from dedupindex.capture import Capture
-from dedupindex.cli.common import bars, say
+from dedupindex.cli.common import bars, is_file, say
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.digest import Digest
 from dedupindex.index.engine import View
@@ -38,7 +36,7 @@ def show_progress(*, verbose: bool = False, prints: bool = False) -> Iterator[On
     """
     if not (sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
         yield plain(1.0 if verbose else PLAIN_EVERY)
-    elif prints and not _is_file(sys.stdout):
+    elif prints and not is_file(sys.stdout):
         yield lambda seen: None  # the results show it
     else:
         with ProgressBar(sys.stderr.fileno()) as update:
@@ -50,13 +48,6 @@ def captures_of(
 ) -> Iterator[tuple[Digest, Capture]]:
     """Yield every capture of a view with its digest, and report progress."""
     return watched(view.captures(), phase, view.counts().captures, on_progress)
-
-
-def _is_file(stream: TextIO) -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-    except OSError:  # it has none
-        return False
 
 
 class ProgressBar:

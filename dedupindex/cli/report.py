@@ -299,9 +299,9 @@ def _validators(index: Path, sources: list[str], **options: Any) -> int:
         found = _found(sources, options)
         report.problems += found.problems
         reading = SourceOptions(columns=options["columns"], etag=True)
-        for path in found.paths:
-            with open_source(path, options["iterator"], reading) as source:
-                for item in source.items():
+        with show_progress() as progress:
+            for _, items in _opened(found, options["iterator"], reading, report, progress):
+                for item in items:
                     capture = report.capture_of(item)
                     report.add(item, state.visits(capture.url) if capture is not None else ())
     warn(report.problems)
@@ -354,22 +354,31 @@ def _read(
     )
     urlkey(b"http://[::1]:1/")  # keeps its imports for unusual URLs out of the lookup times
     report.problems += found.problems
+    with show_progress() as progress:
+        for source, items in _opened(found, kind, reading, report, progress):
+            report.kinds.add("records" if source.reads_records else "rows")
+            report.add(prefetched(items, state.view), finder, state.settings)
+
+
+def _opened(
+    found: Expanded, kind: str | None, reading: SourceOptions,
+    report: DuplicationReport | ValidatorReport, on_progress: OnProgress,
+) -> Iterator[tuple[Source, Iterator[Item]]]:  # fmt: skip
+    """Yield each source of a crawl with its items, and report the progress of reading all."""
     unsized = any(map(is_stream, found.paths))
     sizes = {path: facts.size for path, facts in found.remote.items()}
     of = 0 if unsized else sum(sizes.get(path) or os.path.getsize(path) for path in found.paths)
     before = 0
-    with show_progress(verbose=False) as progress:
-        for path in found.paths:
-            with open_source(path, kind, reading) as source:
-                report.kinds.add("records" if source.reads_records else "rows")
-                items = prefetched(_watched(source, progress, before, of, report), state.view)
-                report.add(items, finder, state.settings)
-                before += max(source.size, 0)
+    for path in found.paths:
+        with open_source(path, kind, reading) as source:
+            yield source, _watched(source, on_progress, before, of, report)
+            before += max(source.size, 0)
 
 
 def _watched(
-    source: Source, progress: OnProgress, before: int, of: int, report: DuplicationReport
-) -> Iterator[Item]:
+    source: Source, progress: OnProgress, before: int, of: int,
+    report: DuplicationReport | ValidatorReport,
+) -> Iterator[Item]:  # fmt: skip
     """Yield the items of a source, and report the progress now and then."""
     for seen, item in enumerate(source.items(), 1):
         if not seen % _PROGRESS_EVERY:

@@ -10,6 +10,7 @@ from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.list import line_of
 from dedupindex.cli.options import COUNT, option, shared_options
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.index.engines.whoosh.whoosh_search import LIMIT, search
 from dedupindex.lookup.render_json import original_as_json
 
@@ -32,7 +33,8 @@ def command(index: Path, query: tuple[str, ...], limit: int) -> int:
     Words are searched for in URLs. Fields: host, url, mime, status, date, size, digest, container;
     AND, OR, NOT, brackets, [a TO b] and * as in docs/search.md. Several arguments are one query.
     """
-    found = search(index, " ".join(query), limit)
+    with show_progress() as progress:
+        found = search(index, " ".join(query), limit, progress)
     for capture in found.captures:
         print_result(original_as_json(capture), [line_of(capture)])
     shown = len(found.captures)

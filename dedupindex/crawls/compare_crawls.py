@@ -11,7 +11,7 @@ read. Without them a URL that has not changed looks as if it were gone, so that 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_128_hexdigest
 
+from dedupindex.counts import OnProgress, silent
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.parse_report import self_report_of
@@ -30,10 +31,10 @@ from dedupindex.index import open_index
 from dedupindex.index.engine import View, was_read
 from dedupindex.index.format import cells
 from dedupindex.index.format.file_names import last_name
-from dedupindex.index.identity import Settings
 from dedupindex.index.same_payload import by_key, revisits, stored
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.external_sort import sorted_lines
+from dedupindex.runtime.progress import watched
 from dedupindex.runtime.tables import names_text, singular
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import counted_host
@@ -85,7 +86,9 @@ class _SeenUrl(NamedTuple):
     is_revisit: bool
 
 
-def compare(index: Path, first: str, second: str, order: str, top: int) -> CrawlComparison:
+def compare(
+    index: Path, first: str, second: str, order: str, top: int, on_progress: OnProgress = silent
+) -> CrawlComparison:
     """Compare two crawls; `top` hosts by one of `ORDERS`, at most `MOST` (0: as many).
 
     Raises `UnknownCrawl` if the index has nothing of one of them, and `BadQuery`.
@@ -102,8 +105,11 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
         view = stack.enter_context(engine.view())
         sides = _sides(view, store, first, second)
         sums, total, refused = Sums(len(COLUMNS)), [0] * len(COLUMNS), [0, 0]
-        lines = sorted_lines(_lines(view, engine.identity.settings, sides, refused))
-        for _, group in groupby(lines, key=lambda line: line[:32]):
+        keys = engine.identity.settings.keys()
+        known = watched(by_key(view, keys), "reading", view.counts().captures, on_progress)
+        lines = sorted_lines(_lines(view, known, sides, refused))
+        by_url = groupby(lines, key=lambda line: line[:32])
+        for _, group in watched(by_url, "comparing URLs", 0, on_progress):
             host, amounts = _changes(group)
             sums.add(host, *amounts)
             for column, amount in enumerate(amounts):
@@ -256,10 +262,14 @@ def _damaged(view: View, *crawls: str) -> list[str]:
 
 
 def _lines(
-    view: View, settings: Settings, sides: dict[int, int], refused: list[int]
+    view: View,
+    known: Iterable[tuple[bytes, bytes, list[bytes]]],
+    sides: dict[int, int],
+    refused: list[int],
 ) -> Iterator[bytes]:
     """Yield a line for each capture and revisit of the two crawls, with its size if any has it.
 
+    `known` is what `by_key` yields of the whole index.
     Revisits of payloads that the index refuses are left out, as these are; `refused` counts them.
     """
     digest, size, held = b"", -1, list[tuple[bytes, _SeenUrl]]()
@@ -267,7 +277,7 @@ def _lines(
     def place_of(number: int) -> cells.ContainerRef:
         return view.place_of(number) if number else cells.NOWHERE
 
-    for key, cell, ledger in by_key(view, settings.keys()):
+    for key, cell, ledger in known:
         prefix = key[: cells.DIGEST_KEY[key[0]]]
         if prefix != digest or len(held) >= _HELD:
             yield from (_line(url, answer, size) for url, answer in held)

@@ -620,7 +620,7 @@ def test_a_report_reads_annotations_and_shows_progress(
     updates: list[ProgressUpdate] = []
 
     @contextmanager
-    def shown(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
+    def shown() -> Iterator[Callable[[ProgressUpdate], None]]:
         yield updates.append
 
     monkeypatch.setattr("dedupindex.cli.report.show_progress", shown)

@@ -13,12 +13,16 @@ import pytest
 from dedupindex.cli import progress_bar
 from dedupindex.corpus import Corpus
 from dedupindex.counts import ProgressUpdate
+from dedupindex.index.identity import Settings
 from dedupindex.runtime import duckdb
 from dedupindex.runtime.duckdb import open_database, show_progress
 from tests.conftest import MakeIndex
+from tests.support.captures import capture
+from tests.support.commands import ended
 from tests.support.covering import made
 from tests.support.terminal import on_terminal, screen
 from tests.unit.corpus.test_corpus import news
+from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
 
 @pytest.fixture
@@ -167,6 +171,80 @@ def test_a_terminal_has_a_bar_that_leaves_nothing_behind(
     assert ("reading  50%" in shown) == drawn
     assert drawn or "\x1b" not in shown
     assert "\x1b" not in shown.replace("\x1b[K", "")  # no colours, and no cursor to be restored
+
+
+LISTING = """
+import time
+from dedupindex.cli import progress_bar
+from dedupindex.cli.common import print_line
+from dedupindex.cli.list import show_search
+from dedupindex.counts import ProgressUpdate
+progress_bar._BAR_AFTER = progress_bar._BEAT = 0.01
+with show_search() as update:
+    for number in range(3):
+        update(ProgressUpdate("reading", part=0.5))
+        time.sleep(0.1)
+        print_line(f"row {number}")
+"""
+
+
+@pytest.mark.parametrize("target", ["terminal", "file", "pipe"])
+def test_a_bar_does_not_mix_with_the_rows_of_a_list(target: str, tmp_path: Path) -> None:
+    script = tmp_path / "listing.py"
+    script.write_text(LISTING)
+    out = tmp_path / "out"
+    through = {"terminal": "", "file": f" > {out}", "pipe": f" | cat > {out}"}[target]
+    line = ["bash", "-c", f"{sys.executable} {script}{through}"]
+    shown = on_terminal(line, 40, {"TERM": "xterm"})
+    rows = ["row 0", "row 1", "row 2"]
+    assert screen(shown) == ([*rows, ""] if target == "terminal" else [""])
+    assert target == "terminal" or out.read_text().splitlines() == rows
+    assert ("reading  50%" in shown) == (target != "pipe")  # where a pager may be
+    drawn_between = shown.partition("reading")[2].rpartition("reading")[0]
+    assert target != "file" or "\x1b[K\r\x1b[K" not in drawn_between  # rows do not erase it
+
+
+@pytest.mark.parametrize(
+    ("words", "phases"),
+    [
+        ("list INDEX --host example.com", ["reading"]),
+        ("list INDEX --url http://example.com/", ["reading"]),
+        ("list INDEX --mime x/y --csv", ["reading"]),
+        ("lookup INDEX --url http://example.com/1", ["reading"]),
+        ("lookup INDEX --batch queries.jsonl", ["looking up"]),
+        ("report INDEX --crawl new --compare old", ["reading", "comparing URLs"]),
+        ("report INDEX --against crawl.cdx", ["reading"]),
+        ("report VISITED --against crawl.cdx --validators", ["reading"]),
+        ("search SEARCHED example", ["searching"]),
+    ],
+)
+def test_commands_that_read_much_show_progress(
+    words: str,
+    phases: list[str],
+    make_index: MakeIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dedupindex.cli.report._PROGRESS_EVERY", 1)
+    seen: list[ProgressUpdate] = []
+    monkeypatch.setattr(progress_bar, "plain", lambda every: seen.append)
+    captures = [
+        capture(number, f"http://example.com/{number}".encode(), container=crawl, crawl=crawl)
+        for number, crawl in enumerate(("old", "new"))
+    ]
+    Path("queries.jsonl").write_text(f'{{"digest": "{captures[0].digest}"}}\n')
+    Path("crawl.cdx").write_text(HEADER + cdx_line(1, 1, 1))
+    found = {
+        "INDEX": lambda: make_index(captures),
+        "VISITED": lambda: make_index(captures, Settings(etag=True)),
+        "SEARCHED": lambda: make_index(captures, engine="whoosh"),
+    }
+    line = [str(found[word]()) if word in found else word for word in words.split()]
+    status, _, messages = ended(*line)
+    assert status in (0, 10), messages
+    assert list(dict.fromkeys(one.phase for one in seen)) == phases, messages
+    assert words.startswith("search") or seen[0].share is not None  # so that time left is known
 
 
 def test_a_command_shows_its_result_once(make_index: MakeIndex) -> None:

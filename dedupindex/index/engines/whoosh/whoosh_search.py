@@ -18,12 +18,14 @@ from whoosh import query as q
 from whoosh.qparser import QueryParser, plugins, syntax
 
 from dedupindex.capture import Capture
+from dedupindex.counts import OnProgress, silent
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadDate, BadDigest, BadQuery, StrategyUnavailable
 from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine, reading
 from dedupindex.index.engines.whoosh.whoosh_files import LONGEST, SEARCHED, size_term, words_of
 from dedupindex.index.format.cells import ALGORITHMS, digest_prefix
 from dedupindex.index.identity import read_identity
+from dedupindex.runtime.progress import watched
 from dedupindex.timestamps import check_digits
 from dedupindex.urlkey import urlkey
 
@@ -303,7 +305,9 @@ class SearchResult(NamedTuple):
     captures: list[Capture]
 
 
-def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
+def search(
+    index: Path, text: str, limit: int = LIMIT, on_progress: OnProgress = silent
+) -> SearchResult:
     """Return at most `limit` matches, 0 for all; raises `BadQuery` or `StrategyUnavailable`."""
     identity = read_identity(index)
     if identity.engine != "whoosh":
@@ -318,7 +322,7 @@ def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
 
         def matching() -> Iterator[tuple[bytes, bytes]]:
             nonlocal total
-            for match in view.matching(query, also):
+            for match in watched(view.matching(query, also), "searching", 0, on_progress):
                 total += 1
                 yield match
 
