@@ -31,6 +31,7 @@ _LINES_SHOWN = 10  # bad lines of a file that are printed; the rest are counted
 TYPED = "dedupindex.typed"  # key of a context: the last argument as typed, perhaps a source
 AS_INDEX = "dedupindex.as_index"  # key of a context: INDEX as typed; an address as a path loses "/"
 _DIGEST = re.compile(r"(?:md5|sha-?\d+|blake3):.*|\w{32}|\w{40}", re.IGNORECASE)
+_EVERY_SETTING = "conf/dedupindex.toml has every setting, to copy from"
 UNSOUND = 8  # exit status: something is lost or will not replay
 NOTHING_FOUND = 10  # exit status of a question to which the index has no answer
 RESUMED = "run the same command again to resume"
@@ -145,6 +146,9 @@ class Command(click.Command):
             if word := _with_one_dash(words, _options_of(self)):
                 text = f"no such option: {word}; did you mean -{word}?"
                 raise click.UsageError(text, ctx) from None
+            raise
+        except click.BadOptionUsage as error:  # of the parser, which does not know the command
+            error.ctx = error.ctx or ctx
             raise
         except click.BadParameter as error:
             wrong = error.param
@@ -362,9 +366,11 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     try:
         content = tomllib.loads(path.read_text())
     except OSError as error:
-        raise BadInput(f"settings file {path} cannot be read: {error.strerror}") from error
+        why = f"settings file {path} cannot be read: {error.strerror}"
+        raise BadInput(f"{why}; {_EVERY_SETTING}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"settings file {path} is not TOML: {error}") from error
+        why = f"settings file {path} is not TOML: {error}"
+        raise BadInput(f"{why}; {_EVERY_SETTING}") from error
     if not all(isinstance(section, dict) for section in content.values()):
         raise BadInput(f"settings file {path}: every setting belongs in a section, as [index]")
     return content
@@ -378,12 +384,6 @@ def print_line(line: str | bytes, *, err: bool = False, nl: bool = True) -> None
         click.echo(line, err=err, nl=nl)
 
 
-def print_json(value: Any) -> None:
-    """Print a value or a dataclass as JSON on one line of stdout."""
-    print_line(json_bytes(value))
-
-
-@contextmanager
 def is_file(stream: IO[Any]) -> bool:
     """Return whether a stream is a regular file, not a terminal or a pipe."""
     try:
@@ -392,6 +392,12 @@ def is_file(stream: IO[Any]) -> bool:
         return False
 
 
+def print_json(value: Any) -> None:
+    """Print a value or a dataclass as JSON on one line of stdout."""
+    print_line(json_bytes(value))
+
+
+@contextmanager
 def text_output(path: Path) -> Iterator[BinaryIO]:
     """Open stdout for ``-``, otherwise a file that appears when the block ends without error."""
     if path == Path("-"):

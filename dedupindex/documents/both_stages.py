@@ -16,6 +16,7 @@ from dedupindex.counts import OnProgress, silent
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_shards
 from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
 from dedupindex.documents.read_shards import Shard, shards_of
+from dedupindex.documents.shard_target import require_no_file
 from dedupindex.errors import SOURCE_ERRORS, BadInput
 from dedupindex.runtime.files import atomic_directory, check_name
 from dedupindex.runtime.progress import finished
@@ -67,6 +68,7 @@ def run_pipeline(
     if len(set(globs)) < len(globs):
         raise BadInput("a glob is named twice")
     check_name(str(top.absolute()))
+    require_no_file(top)
     begin = time.monotonic()
     hashes = top / HASHES
     hashes.mkdir(parents=True, exist_ok=True)

@@ -408,7 +408,9 @@ def _hash_and_write(
     if not report.rows and not report.problems:
         if not before:
             target.unmark(state.run)
-        raise BadSource(f"nothing matches {state.pattern}")
+        raise BadSource(
+            f"nothing matches {state.pattern}: give a directory, or a glob in quotation marks"
+        )
     report.gone = state.forget_others()
     state.save()
     names = write_shards(state.rows(), target.top, state.run, options.layout, options.memory)

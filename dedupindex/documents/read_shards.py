@@ -26,6 +26,7 @@ from dedupindex.object_store import (
 )
 from dedupindex.runtime.duckdb import Database, literal, quoted
 
+_SHARDS = "give the directory in which bin/hash_documents wrote shards, or a glob of shards"
 _MERGED = 1 << 27  # bytes of shards that are read together
 _FIELD = rb'(?>"(?:[^"]|"")*+"|[^,\n]*+)'
 _RECORD = re.compile(rb"%b(?:,%b)*+\r?\n" % (_FIELD, _FIELD))  # of CSV (RFC 4180)
@@ -61,7 +62,7 @@ def shards_of(
     if runs is not None:
         files = [file for file in files if parse_name(file.name)[1] in runs]
     if not files:
-        raise BadSource(f"nothing matches {pattern}")
+        raise BadSource(f"nothing matches {pattern}: {_SHARDS}")
     if output is not None and output.exists() and any(map(output.samefile, files)):
         raise BadInput(f"{output} is among the shards that {pattern} names: name another")
     for directory in sorted({file.parent for file in files}):
@@ -85,7 +86,7 @@ def fetched_shards(address: str, home: Path) -> list[Shard]:
     else:
         found = list(find_objects(address))
     if not found:
-        raise BadSource(f"nothing matches {redacted(address)}")
+        raise BadSource(f"nothing matches {redacted(address)}: {_SHARDS}")
     directories = sorted({one.address.rpartition("/")[0] for one in found})
 
     def check() -> None:

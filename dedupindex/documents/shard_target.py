@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dedupindex.documents.shards import clear, hidden_shard, parse_name, publish, shards_in
-from dedupindex.errors import SOURCE_ERRORS
+from dedupindex.errors import SOURCE_ERRORS, BadInput
 from dedupindex.object_store import (
     FoundObject,
     check_writable,
@@ -105,6 +105,12 @@ class StoreTarget(ShardTarget):
         return [name for name in names if parse_name(name)[1] == run]
 
 
+def require_no_file(top: Path) -> None:
+    """Raise `BadInput` if there is a file where a directory for results is to be made."""
+    if top.is_file():
+        raise BadInput(f"{top} is a file: name a directory for the results")
+
+
 @contextmanager
 def shard_target(top: Path | str) -> Iterator[ShardTarget]:
     """Open a directory for shards, or an address; a new directory is removed after `BadSource`."""
@@ -112,6 +118,7 @@ def shard_target(top: Path | str) -> Iterator[ShardTarget]:
         with tempfile.TemporaryDirectory(prefix="dedupindex-shards-") as name:
             yield StoreTarget(top, Path(name))
         return
+    require_no_file(top)
     new = not top.exists()
     top.mkdir(parents=True, exist_ok=True)
     try:

@@ -22,6 +22,7 @@ from dedupindex.sources import Expanded, expand, is_stream
 from dedupindex.sources.discover import detect_kind, is_archive_name, is_unfinished
 
 UNFINISHED = "by its name it is still being written"
+_ARCHIVES = "name archives: WARC or ARC files, or directories of them"
 _INDEX = "index.json"  # in the directory of an index
 
 
@@ -60,9 +61,11 @@ def nothing_found(named: Iterable[str | Path]) -> BadInput:
     names = [str(name) for name in named]
     try:
         indexes = [f"{name} is an index" for name in names if is_index(name)]
+        if indexes:
+            return BadInput(f"{'; '.join(indexes)}; {_ARCHIVES}")
     except PermissionError as error:
         return BadSource(f"{os.path.dirname(error.filename)} cannot be read: {error.strerror}")
-    return BadInput("; ".join(indexes) or f"no WARC or ARC file was found in {', '.join(names)}")
+    return BadInput(f"no WARC or ARC file was found in {', '.join(names)}")
 
 
 def is_index(name: str | Path) -> bool:

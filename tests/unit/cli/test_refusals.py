@@ -16,7 +16,7 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.errors import FOR_CLIENTS, BadInput, as_called
 from dedupindex.indexer.pipeline import build_index
-from tests.conftest import MakeIndex
+from tests.conftest import MakeIndex, need
 from tests.support.captures import capture
 from tests.support.commands import ended, typed
 from tests.support.paths import ROOT
@@ -301,11 +301,18 @@ def test_misspelled_commands_sections_and_settings_are_answered_with_what_is_lik
         assert hint in typed(command, "x", "--config", settings, status=4)[1]
 
 
+ARCHIVES = "name archives: WARC or ARC files, or directories of them"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("report INDEX --against INDEX", "is an index; --against takes the files of a crawl"),
-        ("export --self-contained INDEX -o out", "is an index"),
+        ("export --self-contained INDEX -o out", f"is an index; {ARCHIVES}"),
+        ("verify INDEX", f"is an index; {ARCHIVES}"),
+        ("verify --against INDEX INDEX", f"is an index; {ARCHIVES}"),
+        ("dedup INDEX --out out", f"is an index; {ARCHIVES}"),
+        ("manifest INDEX -o out", f"is an index; {ARCHIVES}"),
         ("convert INDEX --out out", "is an index; name archives"),
         ("resolve INDEX -o out", "is an index, not a manifest"),
         ("rewrite INDEX --undo", "is an index, not a plan"),
@@ -345,8 +352,8 @@ WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search",
 def run_without_rights(words: str, directory: Path) -> subprocess.CompletedProcess[str]:
     """Run a command as a user who may not do everything, as root may."""
     by = WITHOUT_RIGHTS if os.getuid() == 0 else []
-    if by and shutil.which("setpriv") is None:
-        pytest.skip("setpriv is not installed (apt install util-linux)")
+    if by:
+        need("setpriv", found=shutil.which("setpriv") is not None)
     return subprocess.run(
         [*by, sys.executable, "-m", "dedupindex", *words.split()],
         cwd=directory, capture_output=True, text=True, check=False,

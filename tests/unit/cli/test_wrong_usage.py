@@ -1,7 +1,14 @@
-"""Hundreds of wrong usages, made from the commands: each is answered with a sentence."""
+"""Hundreds of wrong usages, made from the commands: each is answered with a sentence.
+
+The sentence says what to do instead, or what follows: how the command is called, what it takes, or
+which file is not there.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +19,7 @@ from dedupindex.cli import COMMANDS
 from dedupindex.cli.options import Number
 from tests.conftest import MakeIndex
 from tests.support.commands import ended
+from tests.support.paths import ROOT
 from tests.unit.cli.test_cli import commands
 
 WRONG = {  # a value that no option of such a type takes
@@ -23,6 +31,12 @@ WRONG = {  # a value that no option of such a type takes
     click.types.Choice: "nonsense",
     click.types.File: "no-such-file",
 }
+REMEDY = re.compile(
+    r"Usage: \S*bin/|; did you mean |\b(give|name|make) |\bmakes one\b|\bneed "
+    r"|; the index, which comes|: no [A-Z].* was found$|^dedupindex: no .* file was found in "
+    r"|\bis to be named\b|\bis of [A-Z]+ and [A-Z]+ files$|\bto copy from$"
+    r"|: No such file or directory$| does not exist$"
+)
 WRITES_ANYWHERE = "generate_corpus"  # takes the name of a new directory
 
 
@@ -133,6 +147,41 @@ def test_wrong_usages_are_answered_with_a_sentence(
         assert status not in (0, 1), told
         assert "Traceback" not in messages and "Errno" not in messages, told
         assert messages.strip() or output.strip(), told
-        last = messages.strip().splitlines()[-1:]
-        assert status != 2 or (last and last[0].startswith("Error: ")), told
+        if status == 7:  # the archive is damaged, as the output says
+            continue
+        *usage, last = messages.strip().splitlines()
+        if status == 2:
+            called = rf"\S*bin/{name}"
+            form = rf"Usage: {called} .*\nTry '{called} --help' for help.\n"
+            assert re.fullmatch(form, "\n".join(usage), re.DOTALL), told
+            assert last.startswith("Error: "), told
+        else:  # one sentence, on one line
+            assert not usage and last.startswith("dedupindex: "), told
+        assert REMEDY.search(messages.strip()), told
     assert seen >= 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "completion", "completion nonsense", "completion --no-such-option", "completion bash zsh",
+        "demo --no-such-option", "demo nonsense", "demo --out full",
+        "cluster-demo --no-such-option", "cluster-demo nonsense", "cluster-demo --out full",
+        "cluster-demo --nodes x", "setup --no-such-option", "setup nonsense", "setup ../dev",
+        "docs --no-such-option", "docs one two", "docs full/plain.txt", "bench --no-such-option",
+        "bench nonsense", "bench --size nonsense", "lock --no-such-option", "lock nonsense",
+        "lock --upgrade-package",
+    ],
+)  # fmt: skip
+def test_scripts_of_a_checkout_answer_with_their_own_usage(words: str, tmp_path: Path) -> None:
+    """Not with that of a program that they run, and before they do anything."""
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "plain.txt").write_text("hello\n")
+    name, *rest = words.split()
+    done = subprocess.run(
+        [ROOT / "bin" / name, *rest], cwd=tmp_path, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert re.search(rf"^[Uu]sage: bin/{name}\b", done.stderr, re.MULTILINE), done.stderr
+    assert "Traceback" not in done.stderr and "uv" not in done.stderr.split(), done.stderr
+    assert os.listdir(tmp_path) == ["full"]
