@@ -13,6 +13,7 @@ import pytest
 
 from dedupindex import __version__
 from dedupindex.cli.completion import script
+from tests.conftest import need
 from tests.support.paths import ROOT
 from tests.support.terminal import Terminal
 
@@ -31,8 +32,7 @@ SWITCH_ON = {
 @pytest.mark.parametrize("shell", START)
 def test_a_shell_completes_both_forms(shell: str, tmp_path: Path) -> None:
     """What is completed is run: an option that the shell completed prints the version."""
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed (apt install {shell})")
+    need(shell, found=shutil.which(shell) is not None)
     installed = tmp_path / "bin"  # not the checkout's: a command on PATH, as pip makes it
     installed.mkdir()
     (installed / "dedupindex").symlink_to(Path(sys.executable).parent / "dedupindex")

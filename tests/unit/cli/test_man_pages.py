@@ -7,10 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from dedupindex.cli import COMMANDS
 from dedupindex.cli.man_pages import write_man_pages
+from tests.conftest import need
 from tests.support.paths import ROOT
 
 
@@ -25,10 +24,11 @@ def test_each_command_has_a_page(tmp_path: Path) -> None:
         text = page.read_text()
         assert "bin/" not in text.replace("/usr/bin/", ""), page
         assert all(f".SH {title}" in text for title in ("NAME", "SYNOPSIS", "EXIT STATUS"))
-    if (groff := shutil.which("groff")) is None:
-        pytest.skip("groff is not installed (apt install groff)")
+    groff = shutil.which("groff")
+    need("groff", found=groff is not None)
     checked = subprocess.run(
-        [groff, "-man", "-ww", "-Kutf8", "-Tutf8", "-P-c", *pages.values()], capture_output=True
+        [str(groff), "-man", "-ww", "-Kutf8", "-Tutf8", "-P-c", *pages.values()],
+        capture_output=True,
     )
     assert (checked.returncode, checked.stderr) == (0, b"")
     shown = checked.stdout.decode()
