@@ -49,7 +49,7 @@ def _run(out: Path) -> int:
     print(f"   {first}: {first.stat().st_size:,} bytes")
 
     step(f"2. bin/index --all {first} {index}")
-    built = json.loads(product("index", "--whitelist", "--mime", ".*", "--json", first, index))
+    built = json.loads(product("index", "--all", first, index, "--json"))
     print(f"   {built['records']} records read (one is the warcinfo record of the file),")
     print(f"   {built['added']} originals in the index")
 
