@@ -22,6 +22,8 @@ from tests.unit.cli.test_cli import commands
 
 DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
+README_WORDS = 900  # it has been halved twice, and has grown again each time
+
 ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
     "--help",
     "--data-binary",
@@ -147,6 +149,11 @@ def test_commands_of_the_readme_exist() -> None:
             assert (ROOT / "bin" / name).exists(), f"{path.name} names bin/{name}"
     for name in COMMANDS:
         assert f"bin/{name}" in (ROOT / "README.md").read_text() or name == "search"
+
+
+def test_the_readme_is_short() -> None:
+    """A new user reads it to the end only then; details belong into the pages that it links to."""
+    assert len((ROOT / "README.md").read_text().split()) < README_WORDS
 
 
 def test_options_of_the_docs_exist() -> None:
