@@ -287,7 +287,8 @@ class FileRewriter:
             except Damaged as error:
                 raise Untouched(f"its journal cannot be read: {error}") from error
             self._check_other_roots()
-        check_unchanged(self._container, self._source)
+        copied = job.out is not None and not job.dry
+        check_unchanged(self._container, self._source, whole=copied)
         if _is_busy(job, self._source):
             raise Untouched("another process is writing to it")
         if job.dry:
@@ -478,10 +479,7 @@ class FileRewriter:
         container = self._container
         if hash_of(self._journal.old_content(part)) == container.content_hash:
             return
-        if content_hash(self._source) != container.content_hash:
-            raise Untouched(
-                "its content has changed since it was scanned, although its size and time have not"
-            )
+        check_unchanged(container, self._source, whole=True)
         raise Damaged(
             f"{container.path}: what was written differs from what was read; nothing was "
             "replaced. Is the disk sound?"
@@ -549,15 +547,20 @@ def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple
         yield planned, offset == line.offset or by_others
 
 
-def check_unchanged(container: ManifestContainer, file: BinaryIO) -> None:
-    """Raise `Untouched` unless an open file is what was scanned, or a copy of it."""
+def check_unchanged(container: ManifestContainer, file: BinaryIO, *, whole: bool = False) -> None:
+    """Raise `Untouched` unless an open file is what was scanned, or a copy of it.
+
+    With its size, time and inode it is taken for that, unless the `whole` of it is to be read.
+    """
     status = os.fstat(file.fileno())
     if status.st_size != container.size:
         raise Untouched("its size has changed since it was scanned")
-    if status.st_mtime_ns == container.mtime_ns and status.st_ino == container.inode:
+    same_time = status.st_mtime_ns == container.mtime_ns and status.st_ino == container.inode
+    if same_time and not whole:
         return
     if content_hash(file) != container.content_hash:
-        raise Untouched("its content has changed since it was scanned")
+        also = ", although its size and time have not" if same_time else ""
+        raise Untouched(f"its content has changed since it was scanned{also}")
 
 
 def check_still(container: ManifestContainer, file: BinaryIO, before: os.stat_result) -> None:

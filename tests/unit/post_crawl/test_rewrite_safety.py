@@ -39,15 +39,38 @@ def undo(root: Path) -> list[str]:
     return [restore(Undo(root, one.summary()[0].name, None)).state for one in journals(root)]
 
 
+def flip(path: Path, offset: int) -> None:
+    """Flip a bit of a file, whose size, time and inode stay."""
+    status, data = path.stat(), bytearray(path.read_bytes())
+    data[offset] ^= 1
+    with open(path, "r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", ["a.warc.gz", "deep/b.warc.gz", "c.warc"])
+def test_a_bit_that_changed_before_a_file_is_copied(
+    source: Path, tmp_path: Path, name: str
+) -> None:
+    """In its last request, whether other records become revisits (all but the first) or not."""
+    plan, out = FakePlan(source), tmp_path / "out"
+    flip(source / name, -40)
+    found = {one.name: one for one in run(RewriteJob(plan, out, dry=True))}
+    assert {one.problem for one in found.values()} == {""}  # it does not read whole files
+    found = {one.name: one for one in run(RewriteJob(plan, out))}
+    changed = found.pop(name)
+    assert changed.state == "left_alone" and changed.problem == (
+        "its content has changed since it was scanned, although its size and time have not"
+    )
+    assert {one.problem for one in found.values()} == {""}
+    assert found.keys() == content(out).keys() - {journal.name for journal in out.glob(".rewrite")}
+
+
 def test_a_bit_that_changed_although_the_time_did_not(source: Path) -> None:
     """Unchanged record, which is copied without being inflated."""
     plan = FakePlan(source)
     path = source / "c.warc"
-    status, data = path.stat(), bytearray(path.read_bytes())
-    data[data.find(b"Host: ")] ^= 1
-    with open(path, "r+b") as file:
-        file.write(data)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    flip(path, path.read_bytes().find(b"Host: "))
     before = content(source)
     found = {one.name: one for one in run(RewriteJob(plan))}
     assert (
