@@ -28,7 +28,7 @@ from dedupindex.verify.block_facts import (
     try_examine,
 )
 from dedupindex.verify.file_bytes import Elsewhere, Place, UnreadableFile, opened, size_of
-from dedupindex.verify.issues import Finding, Issue
+from dedupindex.verify.issues import DAMAGE, Finding, Issue
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, unbracket
 from dedupindex.verify.walk_file import Container, is_archive
 
@@ -39,6 +39,7 @@ ExecutorRows = Callable[[Callable[[Any], Iterable[Any]], Iterable[Any]], Iterato
 _BATCH = 1000  # results that are written to a file at once
 _ROW = 100  # results in a row of Spark, which holds a thousand rows of any size
 _WORTH_A_PROCESS = 8 << 20  # bytes: starting a process costs as much as reading so many
+_BEHIND_DAMAGE = "it stands behind damage in its file, where replay tools stop reading"
 _MAX_RECORDS = 64  # of one URL and second, or of one digest, that are looked at
 _TABLE = """
 CREATE TABLE records (
@@ -221,9 +222,10 @@ def _lacking(facts: Facts) -> str:
 def _best(revisit: Facts, full: list[ReferenceRow]) -> ReferenceRow:
     """The best original among records of the same URL and second."""
 
-    def fitness(row: ReferenceRow) -> tuple[bool, bool, bool]:
-        same = revisit.digest == row.facts.digest
-        return same, row.facts.record_id == revisit.to_id, row.facts.date == revisit.to_date
+    def fitness(row: ReferenceRow) -> tuple[bool, bool, bool, bool]:
+        facts = row.facts
+        same_id, same_date = facts.record_id == revisit.to_id, facts.date == revisit.to_date
+        return revisit.digest == facts.digest, same_id, same_date, not facts.not_original_reason
 
     return max(full, key=fitness)
 
@@ -423,14 +425,21 @@ class _Examined(NamedTuple):
 
 def _examined(path: Place) -> Iterator[_Examined]:
     """Examine all of a file."""
+    behind_damage = False
     try:
         with opened(path) as file:
             container = Container(file)
             for item in container.each():
                 if isinstance(item, Finding):
+                    behind_damage = behind_damage or item.level == DAMAGE
                     yield _Examined([item])
-                else:
-                    yield _examine(container, item)
+                    continue
+                examined = _examine(container, item)
+                if behind_damage and (facts := examined.facts) is not None:
+                    reason = facts.not_original_reason or _BEHIND_DAMAGE
+                    facts = facts._replace(not_original_reason=reason)
+                    examined = examined._replace(facts=facts)
+                yield examined
     except UnreadableFile as error:
         yield _Examined([Finding("unreadable", str(path), -1, "", str(error))])
 

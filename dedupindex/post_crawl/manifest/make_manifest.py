@@ -24,6 +24,7 @@ from dedupindex.errors import BadSource, SettingsConflict
 from dedupindex.object_store import add_task_requests, counting_task, is_remote
 from dedupindex.post_crawl.directory_format import check_new_or_ours
 from dedupindex.post_crawl.manifest.parquet import (
+    BEHIND_DAMAGE,
     CONTAINERS,
     FILE,
     FORMAT,
@@ -145,8 +146,10 @@ class _ManifestRun:
         self._top, self._options, self._report = top, options, report
         self._entries = read_entries(top)
         self._last = _clean_up(top, self._entries)
-        for number in list(self._entries):
-            if not lines_file(top, number).exists():  # somebody removed it: its file is read again
+        older = read_about(top)["format"] < BEHIND_DAMAGE
+        for number, entry in list(self._entries.items()):
+            # somebody removed its lines, or they lack reasons: its file is read again
+            if not lines_file(top, number).exists() or (older and entry.problems):
                 self._forget(number)
 
     def plan(self, files: list[SourceFile]) -> int:
@@ -290,7 +293,10 @@ def _prepare(top: Path, options: ManifestOptions) -> None:
 
 
 def _write_about(top: Path, options: ManifestOptions, *, complete: bool) -> None:
-    about = {"format": FORMAT, **options._asdict(), "complete": complete}
+    """Write ``manifest.json``; an update has the format from before until it is complete."""
+    known = (top / FILE).exists() and not complete
+    number = read_about(top)["format"] if known else FORMAT
+    about = {"format": number, **options._asdict(), "complete": complete}
     write_file(top / FILE, json.dumps(about).encode() + b"\n")
 
 

@@ -44,9 +44,10 @@ from dedupindex.runtime.duckdb import (
 from dedupindex.sources.warc_files import is_index
 
 # Format 1 had no references, 2 no revisits and no Content-Type, 3 no hashes of HTTP headers, 4
-# other names of columns, 5 no hosts.
-FORMAT = 6
+# other names of columns, 5 no hosts, 6 originals behind damage.
+FORMAT = 7
 _OLDEST = 5  # that is read: as a manifest without a host
+BEHIND_DAMAGE = 7  # the first that knows originals behind damage: older ones of damaged files fail
 FILE, CONTAINERS, LINES, REFERENCES = (
     "manifest.json", "containers.jsonl", "lines", "references",
 )  # fmt: skip
@@ -199,7 +200,13 @@ def open_manifest(path: str | os.PathLike[str]) -> Manifest:
     about = read_about(top)
     if not about.get("complete"):
         raise BadInput(f"the manifest {top} is not finished: run bin/manifest with it again")
-    return Manifest(top, about["algorithm"], read_entries(top))
+    entries = read_entries(top)
+    if about["format"] < BEHIND_DAMAGE and any(entry.problems for entry in entries.values()):
+        raise BadInput(
+            f"the manifest {top} is of an earlier version and has damaged files: run bin/manifest "
+            "with it again"
+        )
+    return Manifest(top, about["algorithm"], entries)
 
 
 def read_about(top: Path) -> dict[str, Any]:
@@ -341,14 +348,22 @@ class ParquetWriter:
             self._stream.write("\n".join([*rows, ""]))
             self.lines += len(columns[0])
 
-    def finish(self, database: Database, *, reason: str = "") -> None:
-        """Write the file; `reason` is set for every line that has no `not_rewritable_reason`."""
+    def finish(self, database: Database, *, damage: int = -1) -> None:
+        """Write the file.
+
+        `damage` is the offset of the first damage, if any: no record of the container is rewritten
+        then, and none behind it is an original, as replay tools read no further.
+        """
         self._stream.close()
         rows = _select(self._path)
-        if reason:
-            column = "not_rewritable_reason"
-            value = f"if({column} = '', {quoted(reason)}, {column})"
-            rows = f"SELECT * REPLACE ({value} AS {column}) FROM ({rows})"
+        if damage >= 0:
+            stays, unfit = "not_rewritable_reason", "not_original_reason"
+            behind = f"""{unfit} = '' AND "offset" > {damage}"""
+            damaged, reason = quoted("damaged"), quoted("behind-damage")
+            rows = (
+                f"SELECT * REPLACE (if({stays} = '', {damaged}, {stays}) AS {stays}, "
+                f"if({behind}, {reason}, {unfit}) AS {unfit}) FROM ({rows})"
+            )
         write_parquet(database, rows, self._target)
         self.drop()
 
@@ -411,6 +426,7 @@ REASONS = {
     "ambiguous-line": "a URL record of an ARC file that can be read in two ways",
     "bad-date": "no WARC-Date, or none that names a second",
     "bad-digest": "a WARC-Payload-Digest that is not a digest",
+    "behind-damage": "behind damage in its file, where replay tools stop reading",
     "chunked-without-digest": "a chunked body, and no digest that shows if it covers the chunks",
     "cut-digest": "a stated digest that its writer cut at its first zero byte",
     "damaged": "the file has damage or padding somewhere, and is left as it is",

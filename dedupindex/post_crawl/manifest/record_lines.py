@@ -298,7 +298,7 @@ class Scan:
         self.problems: list[tuple[int, str]] = []
         self.content_hash = ""
         self.changed = path.endswith(".open")
-        self.damaged = False
+        self.damage = -1  # offset of the first, -1 if there is none
         self._window = open_window(path, path)
         self.size = self._window.size
         self.mark = self._window.version
@@ -398,7 +398,8 @@ class Scan:
         return record.end not in (-1, begin + record.start + record.length + 4)
 
     def _damage(self, offset: int, message: str) -> None:
-        self.damaged = True
+        if self.damage < 0:
+            self.damage = offset
         self.problems.append((offset, message))
 
 
@@ -429,7 +430,7 @@ def read_container(task: ManifestTask, count: Count) -> FileRead:
                 return FileRead(None, problems)
             if references.lines:
                 references.finish(_database())
-            writer.finish(_database(), reason="damaged" if scan.damaged else "")
+            writer.finish(_database(), damage=scan.damage)
             container = ManifestContainer(
                 number,
                 file.root,

@@ -256,6 +256,41 @@ def test_lines_of_a_damaged_file_stay(sources: Path, tmp_path: Path) -> None:
     assert (line.not_rewritable_reason, line.not_original_reason) == ("damaged", "")
 
 
+def between(sources: Path) -> None:
+    """Damage the second of three records of a file."""
+    found = [gz(response(number=number)) for number in (11, 12, 13)]
+    found[1] = found[1][:-6] + b"?" + found[1][-5:]
+    (sources / "a/x.warc.gz").write_bytes(b"".join(found))
+
+
+def test_records_behind_damage_are_no_originals(sources: Path, tmp_path: Path) -> None:
+    between(sources)
+    made(sources, tmp_path / "m")
+    found = [line[-3:-1] for line in lines_of(tmp_path / "m")["a/x.warc.gz"]]
+    assert found == [("damaged", ""), ("damaged", "behind-damage")]
+
+
+def test_an_earlier_manifest_reads_damaged_files_again(sources: Path, tmp_path: Path) -> None:
+    """It does not know which records stand behind damage."""
+    top = tmp_path / "m"
+
+    def age() -> None:
+        about = json.loads((top / "manifest.json").read_text())
+        (top / "manifest.json").write_text(json.dumps({**about, "format": 6}))
+
+    made(sources, top)
+    age()
+    assert len(lines_of(top)) == 3  # as no file is damaged
+    between(sources)
+    made(sources, top)
+    age()
+    with pytest.raises(BadInput, match="has damaged files: run bin/manifest"):
+        open_manifest(top)
+    tally = made(sources, top)
+    assert (tally.files, tally.known) == (1, 2) and len(lines_of(top)) == 3
+    assert made(sources, top).known == 3
+
+
 def test_unreadable_sources_are_named(sources: Path, tmp_path: Path) -> None:
     (sources / "empty.warc").write_bytes(b"")
     (sources / "z.warc.zst").write_bytes(b"\x28\xb5\x2f\xfdxxxx")

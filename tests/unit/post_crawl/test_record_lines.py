@@ -208,10 +208,10 @@ def test_line_ends_before_a_record_in_its_member() -> None:
 
 def test_fillers_and_padding() -> None:  # 7, 8, 9
     lines, scan = scanned(gz(b"") + gz(response()) + gz(b"\r\n") + gz(response(number=2)))
-    assert [line.not_rewritable_reason for line in lines] == ["", ""] and not scan.damaged
+    assert [line.not_rewritable_reason for line in lines] == ["", ""] and scan.damage == -1
     for data in (gz(response()), response()):
         lines, scan = scanned(data + b"\0" * 9)
-        assert scan.damaged and scan.problems[0][0] == len(data)
+        assert scan.damage == scan.problems[0][0] == len(data)
 
 
 def test_damage_is_named_and_the_rest_is_read() -> None:  # 3, 4, 5, 10, 12
@@ -222,7 +222,7 @@ def test_damage_is_named_and_the_rest_is_read() -> None:  # 3, 4, 5, 10, 12
     for data in (sound + other[:-3], sound + bytes(bad) + sound, sound + response(), sound + b"x",
                  sound + gz(response()[:50]) + gz(response()[50:]), long + other[:20]):  # fmt: skip
         lines, scan = scanned(data)
-        assert scan.damaged and scan.problems
+        assert scan.damage == scan.problems[0][0] > 0
         assert lines[0].not_original_reason == "" and all(
             line.offset != len(sound) for line in lines[1:]
         )

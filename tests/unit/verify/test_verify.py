@@ -406,6 +406,25 @@ def test_it_is_found(reason: str, tmp_path: Path) -> None:
         assert reason in case(tmp_path / str(number)), number
 
 
+@pytest.mark.parametrize("pack", [gz, bytes, zst])
+def test_an_original_behind_damage_is_unusable(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    """Unless another file has it, too, where it can be read."""
+    suffix = {gz: ".gz", zst: ".zst"}.get(pack, "")
+    broken = bytearray(pack(page(8)))
+    broken[len(broken) // 2 if suffix else 0] ^= 0x55
+    bad = tmp_path / f"bad.warc{suffix}"
+    bad.write_bytes(pack(page(1)) + bytes(broken) + pack(page(2)))
+    made = write(tmp_path / "made.warc.gz", [copy_of(3, 2), copy_of(4, 1)])
+    unusable = [one for one in Collection([bad, made]).findings() if one.level != DAMAGE]
+    assert [(one.reason, one.offset) for one in unusable] == [("unusable-original", 0)]
+    assert "behind damage in its file" in unusable[0].message and str(bad) in unusable[0].message
+    whole = write(tmp_path / "whole.warc.gz", [page(2)])
+    reasons = {one.reason for one in Collection([bad, made], [whole]).findings()}
+    assert "unusable-original" not in reasons
+
+
 def test_what_revisits_of_wget_lack_is_said(tmp_path: Path) -> None:
     """They state a record id only; the record is elsewhere, and perhaps the payload is here."""
     only = {"Refers_To_Target_URI": None, "Refers_To_Date": None}
@@ -494,8 +513,8 @@ def test_records_after_damage_are_read(tmp_path: Path) -> None:
     path = tmp_path / "made.warc.gz"
     path.write_bytes(gz(page(1)) + bytes(hurt) + gz(page(3)) + gz(copy_of(4, 3)))
     collection = Collection([path])
-    (finding,) = collection.findings()
-    assert finding.reason == "damaged-member"
+    finding, unusable = collection.findings()
+    assert (finding.reason, unusable.reason) == ("damaged-member", "unusable-original")
     assert finding.offset == len(gz(page(1)))
     assert (collection.records, collection.revisits) == (3, 1)
 
@@ -526,7 +545,8 @@ def test_records_after_damage_are_read_with_any_gzip_header(name: bytes, tmp_pat
     path = tmp_path / "made.warc.gz"
     path.write_bytes(ahead + hurt + behind[0] + longer(gz(copy_of(5, 3))) + behind[1])
     collection = Collection([path])
-    assert [finding.reason for finding in collection.findings()] == ["damaged-member"]
+    reasons = [finding.reason for finding in collection.findings()]
+    assert reasons == ["damaged-member", "unusable-original"]  # the original is behind it, too
     assert (collection.records, collection.revisits) == (4, 1)
     old = write(tmp_path / "old.warc.gz", [page(1), page(2), page(3), page(5), page(6)])
     found = [finding.reason for finding in compared(old, path)]  # what is behind it is compared
