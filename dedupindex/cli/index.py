@@ -135,7 +135,10 @@ _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
     help="With --replace: SOURCEs are the results of the files in OLD, whose captures go.",
 )  # fmt: skip
 @flag("--reread", help="As --add; reads known files again, as a repair or for another --crawl.")
-@flag("--resume", help="Resume a build that was killed.")
+@flag(
+    "--resume",
+    help="Resume a build that was killed; each process reads at most 1 GiB, or one file, again.",
+)
 @shared_options("--revisit-annotation", "--columns")
 @flag("--empty", setting=False, help="Make an empty index, for crawls to write to.")
 @flag("--check", setting=False, help="Read the whole index and verify it.")

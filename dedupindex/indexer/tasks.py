@@ -21,6 +21,8 @@ from dedupindex.warc.zstd_format import NEEDS
 
 _READ_BYTES = 1 << 20
 TASK_BYTES = 1 << 30  # of containers; a killed build keeps its finished tasks
+_LEAST_BYTES = 1 << 26  # read in half a second; writing a task to disk takes some 10 milliseconds
+_TASKS_OF_JOB = 16  # at least, if they are not smaller than that
 
 
 @dataclass(frozen=True)
@@ -256,8 +258,10 @@ def _known(
 def _divide(inputs: list[Input], jobs: int) -> list[list[Input]]:
     """Return tasks of about equal size, largest containers first, several for each job."""
     inputs = sorted(inputs, key=lambda item: (-item.size, item.path))
-    total = sum(item.size for item in inputs)
-    target = min(TASK_BYTES, total // (jobs * 4) if jobs > 1 else TASK_BYTES)
+    share = sum(item.size for item in inputs) // jobs
+    target = min(TASK_BYTES, max(share // _TASKS_OF_JOB, _LEAST_BYTES))
+    if jobs > 1:  # or some processes would have nothing to do at the end
+        target = min(target, share // 4)
     tasks: list[list[Input]] = []
     left = -1  # bytes that the last task may still take
     for item in inputs:

@@ -46,7 +46,10 @@ class Staging:
             self._append(signature)
 
     def _resume(self, signature: dict[str, Any]) -> bool:
-        """Read the journal of an interrupted build; return whether it has done any task."""
+        """Read the journal of an interrupted build; return whether it has done any task.
+
+        Raises `SettingsConflict` if it was another build, whether it has done any or not.
+        """
         try:
             lines = self._journal.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -57,7 +60,7 @@ class Staging:
                 entries.append(json.loads(cells.unsealed_text(b"", line.decode())))
             except (ValueError, Damaged) as error:
                 raise Damaged(f"{self._journal} is damaged; build without --resume") from error
-        if len(entries) < 2:
+        if not entries:
             return False
         if others := [name for name in signature if entries[0].get(name) != signature[name]]:
             raise SettingsConflict(
@@ -66,6 +69,8 @@ class Staging:
                 "which gives up what it has read"
             )
         self.done = entries[1:]
+        if not self.done:  # without tasks, its container numbers may be of other containers now
+            return False
         kept = {*self.runs(), *self.ledger()}
         for path in self.directory.iterdir():
             if path.suffix in (".run", ".part") and path not in kept:

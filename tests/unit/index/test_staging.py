@@ -96,7 +96,9 @@ def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
 def test_another_build_starts_anew_unless_it_is_to_resume_one(tmp_path: Path) -> None:
     other = {"sources": ["y"]}
     Staging(tmp_path, WHAT, resume=False)
-    assert Staging(tmp_path, other, resume=True).done == []  # nothing was read yet
+    with pytest.raises(SettingsConflict, match="other sources"):  # also if nothing was read yet
+        Staging(tmp_path, other, resume=True)
+    assert Staging(tmp_path, WHAT, resume=True).done == []
     Staging(tmp_path, WHAT, resume=False).finish(task("000000-0.run"))
     with pytest.raises(SettingsConflict, match="other sources; .* without --resume"):
         Staging(tmp_path, other, resume=True)

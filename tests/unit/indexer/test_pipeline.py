@@ -330,6 +330,29 @@ def test_resume_does_not_read_finished_sources_again(crawls: Path, tmp_path: Pat
     assert content(index) == content(tmp_path / "whole")
 
 
+@pytest.mark.parametrize(
+    ("files", "mebibytes", "jobs", "largest"),
+    [(40, 6.5, 1, 58.5), (40, 6.5, 2, 32.5), (400, 6.5, 2, 78), (90, 500, 1, 1000), (9, 1, 1, 9)],
+)
+def test_a_killed_build_loses_a_small_part_of_what_it_has_read(
+    tmp_path: Path, files: int, mebibytes: float, jobs: int, largest: float
+) -> None:
+    """What is read again is at most a task for each process; small ones would cost more."""
+    from dedupindex.indexer.tasks import make_plan
+    from dedupindex.sources import Expanded
+
+    found = Expanded()
+    for number in range(files):
+        path = tmp_path / f"{number}.warc"
+        path.touch()
+        os.truncate(path, int(mebibytes * (1 << 20)))
+        found.paths.append(str(path))
+    plan = make_plan(found, None, replace=False, reread=False, jobs=jobs, index="", done={})
+    sizes = [sum(item.size for item in task) / (1 << 20) for task in plan.tasks]
+    assert sum(sizes) == files * mebibytes
+    assert max(sizes) == largest
+
+
 def test_a_full_disk_leaves_the_index_as_it_was(crawls: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
     run(index, crawls / "a.cdx")
