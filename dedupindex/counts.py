@@ -36,6 +36,7 @@ def silent(seen: ProgressUpdate) -> None:
 
 _NUMBERS = (
     *("containers", "known", "purged", "records", "revisits", "added", "replaced", "unchanged"),
+    "replaced_by_name",
 )
 
 
@@ -53,6 +54,7 @@ class BuildTally:
     revisits: int = 0  # of these; each counts below as the original that it names
     added: int = 0  # captures with a new URL and digest
     replaced: int = 0  # captures that replaced one in the index
+    replaced_by_name: int = 0  # of these, equal ones in a container whose name sorts first
     unchanged: int = 0  # captures for which one in the index was kept
     refused: Counter[str] = field(default_factory=Counter)  # by reason
     refused_in: dict[str, str] = field(default_factory=dict)  # by reason, a file that has such

@@ -62,6 +62,7 @@ _OUTCOMES = {
     "replaced": "better than the capture that the index had",
     "unchanged": "URL and digest already in the index",
 }
+_BY_NAME = ": {} of the same time, in a file whose path sorts first (docs/operations.md)"
 _REMOVED = "originals of the index that the changed files no longer have"
 _REVISITS = {"revisits read": "of any response; what they name is counted above, or below"}
 _LEFT_OUT = {  # an index keeps its settings
@@ -470,10 +471,13 @@ def _text_of(
     if tally.purged:
         yield f"  of these purged: {tally.purged:,}; --replace reads them again"
     outcomes = {name: getattr(tally, name) for name in _OUTCOMES}
+    meanings = dict(_OUTCOMES)
+    if count := tally.replaced_by_name:
+        meanings["replaced"] += _BY_NAME.format("all" if count == tally.replaced else f"{count:,}")
     skipped = {name: count for name, count in tally.refused.items() if name in SKIPPED}
     refused = tally.refused - Counter(skipped)
     unresolved = refused.pop(UNRESOLVED, 0)
-    yield from count_lines("", outcomes, _OUTCOMES)
+    yield from count_lines("", outcomes, meanings)
     if built.removed is None:
         yield f"  removed: {UNKNOWN}, as the index has further digests: {_REMOVED}"
     elif built.removed:

@@ -519,7 +519,7 @@ def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:
     for staged in done:
         tally.add(staged.tally)
     tally.added, tally.replaced = outcome.added, outcome.replaced
-    tally.unchanged = outcome.unchanged
+    tally.replaced_by_name, tally.unchanged = outcome.replaced_by_name, outcome.unchanged
     tally.refused.update(+Counter(outcome.refused()))
     tally.check()
     return tally

@@ -68,6 +68,7 @@ class MergeOutcome:
     chained: int = 0
     contradicted: int = 0
     purged: int = 0
+    replaced_by_name: int = field(default=0, compare=False)  # see `BuildTally`
     captures: int = field(default=0, compare=False)  # originals kept, all digests
     digests: int = field(default=0, compare=False)  # distinct, all algorithms
     checksum: int = field(default=0, compare=False)  # see `checksum`
@@ -191,7 +192,7 @@ class MergeRule:
         if len(order) > 1:
             order.sort(key=self._rank)
         if order:
-            _count(order[0], records + sound + unchained, outcome)
+            self._count(order[0], records + sound + unchained, outcome)
         kept: list[bytes] = []
         for entry in order:
             if kept and not self.latest and entry[0] & 3 == NAMED:
@@ -234,6 +235,25 @@ class MergeRule:
             first = min(ranks)
             entries = [entry for entry, rank in zip(entries, ranks, strict=True) if rank == first]
         return [min(entries, key=self._tie_order)] if len(entries) > 1 else entries
+
+    def _count(self, winner: bytes, candidates: list[bytes], outcome: MergeOutcome) -> None:
+        """Count the candidates of one URL, of which `winner` is kept."""
+        incoming = _fresh(candidates)
+        if _counts(winner):
+            incoming -= 1
+            before = [entry for entry in candidates if entry[1] & BEFORE]
+            outcome.replaced += bool(before)
+            outcome.added += not before
+            outcome.replaced_by_name += any(self._sorts_before(winner, one) for one in before)
+        outcome.unchanged += incoming
+        outcome.captures += 1
+
+    def _sorts_before(self, winner: bytes, other: bytes) -> bool:
+        """Return whether nothing but the name of its container makes an entry better."""
+        if self._rank(winner) != self._rank(other):
+            return False
+        mine, its = self._tie_order(winner), self._tie_order(other)
+        return mine[0] == its[0] and mine[1] != its[1]
 
     def _rank(self, entry: bytes) -> tuple[bool, int, int]:
         """Return a sort key for entries of a URL, the best first; equal only within a second."""
@@ -313,18 +333,6 @@ def _counts(entry: bytes) -> int:
 
 def _fresh(entries: list[bytes]) -> int:
     return sum(map(_counts, entries))
-
-
-def _count(winner: bytes, candidates: list[bytes], outcome: MergeOutcome) -> None:
-    """Count the candidates of one URL, of which `winner` is kept."""
-    incoming = _fresh(candidates)
-    if _counts(winner):
-        incoming -= 1
-        before = any(entry[1] & BEFORE for entry in candidates)
-        outcome.replaced += before
-        outcome.added += not before
-    outcome.unchanged += incoming
-    outcome.captures += 1
 
 
 def checksum(cells: Iterable[tuple[bytes, bytes]]) -> int:

@@ -168,6 +168,19 @@ def test_a_crawl_whose_name_is_like_another_is_warned_of(index: Path, tmp_path: 
         assert (told in said) == warned and ("warning" in said) == warned
 
 
+def test_a_copy_of_a_file_is_not_said_to_be_better(tmp_path: Path) -> None:
+    file, index = write(tmp_path / "o.warc.gz", 2, BODIES[:2]), tmp_path / "index"
+    typed("index", "--all", file, index)
+    (tmp_path / "copy.warc.gz").write_bytes(file.read_bytes())
+    out = typed("index", "--add", tmp_path / "copy.warc.gz", index)[0]
+    assert "better than the capture that the index had: all of the same time, in a file wh" in out
+    earlier = write(tmp_path / "z.warc.gz", 1, BODIES[:1])
+    out = typed("index", "--add", earlier, index)[0]
+    assert "better than the capture that the index had\n" in out
+    typed("purge", index, "--container", tmp_path / "copy.warc.gz")
+    assert "copy.warc.gz" not in typed("list", index)[0]
+
+
 def test_a_pair_that_moves_to_another_crawl_is_not_new(tmp_path: Path) -> None:
     file, index = write(tmp_path / "1.warc.gz", 2, BODIES[:2]), tmp_path / "index"
     typed("index", "--all", "--crawl", "one", file, index)

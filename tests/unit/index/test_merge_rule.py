@@ -313,3 +313,15 @@ def test_what_comes_in_place_of_a_dropped_entry_is_not_new_to_the_index() -> Non
     assert [item.container for _, item in left] == ["b", "b"]
     assert (outcome.added, outcome.replaced, outcome.unchanged) == (1, 0, 1)
     assert (outcome.captures, outcome.digests) == (2, 2)
+
+
+def test_what_wins_only_by_the_name_of_its_file_is_counted_as_such() -> None:
+    rule = rule_of(Keys())
+    cells, _ = load([], [capture(1, container="b"), capture(2, container="b")], rule)
+    equal, earlier = capture(1, container="a"), capture(2, container="a")
+    earlier = earlier._replace(date=b"2001-01-01T00:00:00Z")
+    cells, outcome = load(cells, [equal, earlier], rule)
+    assert [item.container for _, item in held(cells)] == ["a", "a"]
+    assert (outcome.replaced, outcome.replaced_by_name) == (2, 1)
+    _, outcome = load(cells, [capture(1, container="b"), earlier], rule)  # once more
+    assert (outcome.replaced, outcome.replaced_by_name, outcome.unchanged) == (0, 0, 2)

@@ -110,7 +110,8 @@ class CassandraLoader:
                     before = mark_before(known[key]) if key in known else []
                     rule.settle(key, before + entries, outcome)
             outcome.lost.clear()
-        return {name: getattr(outcome, name) for name in ("added", "replaced", "unchanged")}
+        counted = ("added", "replaced", "replaced_by_name", "unchanged")
+        return {name: getattr(outcome, name) for name in counted}
 
     def remember(self, batches: Iterable[list[bytes]]) -> None:
         """Write items to the ledger: before the captures that come with them."""
