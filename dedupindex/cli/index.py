@@ -6,6 +6,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,10 @@ from dedupindex.cli.index_location import (
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.sent_requests import SentRequests, sent_requests
-from dedupindex.crawls.stores import crawl_names
-from dedupindex.errors import BadInput, IndexExists, SettingsConflict, as_called
-from dedupindex.index import ENGINES
+from dedupindex.crawls.stores import crawl_names, open_store
+from dedupindex.crawls.unread_crawls import crawls_without_files
+from dedupindex.errors import BadInput, Damaged, IndexExists, SettingsConflict, as_called
+from dedupindex.index import ENGINES, open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import reread
 from dedupindex.index.identity import (
@@ -331,18 +333,38 @@ def _with_settings_of_index(index: Path, settings: Settings, engine: str) -> tup
 
 
 def _warn_of_name(index: Path, crawl: str) -> None:
-    """Warn of a name that no crawl of the index has, but one that differs by more than digits."""
+    """Warn of an unknown name that is like that of a crawl whose files the index waits for.
+
+    A name that differs by digits is the next one in a row.
+    """
     identity = existing_identity(index) if crawl else None
     if identity is None or not identity.generation:
         return
     known = crawl_names(index)
-    others = {name for name in known if _DIGITS.sub("", name) != _DIGITS.sub("", crawl)}
-    if crawl not in known and (question := meant(crawl, others - {""})):
+    others = {name for name in known if _DIGITS.sub("", name) != _DIGITS.sub("", crawl)} - {""}
+    if crawl in known or not meant(crawl, others):
+        return
+    if question := meant(crawl, others.intersection(_without_files(index))):
         say(
-            f"warning: the index knows no crawl {crawl}{question} If so, run the command again "
-            "with --reread and that name. If no server was reached when the crawl began, ignore "
-            "this warning"
+            f"warning: the index knows no crawl {crawl}{question} That one used the server, and "
+            "not all of its files were read yet. If these are its files, run the command again "
+            "with --reread and that name"
         )
+
+
+def _without_files(index: Path) -> list[str]:
+    """Return the names of crawls that used a server, and whose files were not all read."""
+    if (store := open_store(index)) is None:
+        return []
+    with (
+        suppress(Damaged),  # statistics are lost, which does not concern a build
+        closing(store),
+        store.reading() as reading,
+        closing(open_index(index)) as engine,
+        engine.view() as view,
+    ):
+        return crawls_without_files(view, reading)
+    return []
 
 
 def _check_all(index: Path, settings: Settings) -> None:

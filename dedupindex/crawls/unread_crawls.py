@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
@@ -31,9 +31,26 @@ def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> di
         if crawl.state is not CrawlState.CANCELLED and crawl.name not in but
         if (count := statistics.total(reading, crawl).duplicates)
     ]
-    if not answered:
-        return {}
-    written = {crawl.name: reported_files(reading, crawl) for crawl, _ in answered}
+    unread = set(_unread(view, reading, [crawl for crawl, _ in answered]))
+    return {crawl.name: count for crawl, count in answered if crawl.name in unread}
+
+
+def crawls_without_files(view: View, reading: Reading) -> list[str]:
+    """Crawls that got hits or reported captures, and of whose files some were not indexed yet."""
+    asking = []
+    for crawl in reading.crawls():
+        if crawl.state is not CrawlState.CANCELLED:
+            total = statistics.total(reading, crawl)
+            if total.duplicates or total.stored:
+                asking.append(crawl)
+    return _unread(view, reading, asking)
+
+
+def _unread(view: View, reading: Reading, crawls: Sequence[Crawl]) -> list[str]:
+    """Return the names of those of `crawls` that do not count as read."""
+    if not crawls:
+        return []
+    written = {crawl.name: reported_files(reading, crawl) for crawl in crawls}
     indexed = set[str]()
     for container in view.containers():
         indexed.add(last_name(container.name))
@@ -45,13 +62,13 @@ def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> di
         _, *outer = files_of(place.container)
         if any(view.container(file) is not None for file in outer):
             indexed.add(last_name(place.container))
-    return {
-        crawl.name: count
-        for crawl, count in answered
+    return [
+        crawl.name
+        for crawl in crawls
         if crawl.state is CrawlState.OPEN
         or not written[crawl.name]
         or not written[crawl.name] <= indexed
-    }
+    ]
 
 
 def reported_files(reading: Reading, crawl: Crawl) -> set[str]:

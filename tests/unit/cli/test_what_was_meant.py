@@ -13,11 +13,16 @@ from dedupindex.crawls import lifecycle
 from dedupindex.crawls.stores import make_store
 from dedupindex.index.identity import read_identity
 from dedupindex.lookup import explain
+from server.app import create_app
+from server.config import Config
+from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
+from tests.unit.cli.test_cli import dedupindex
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 from tests.unit.post_crawl.test_index_originals import BODIES, write
+from tests.unit.server.test_crawl_api import begin, report
 
 
 @pytest.fixture
@@ -158,14 +163,32 @@ def test_the_name_of_a_crawl_is_no_source(index: Path) -> None:
     assert "did you mean" not in typed("report", index, "weekly-2", status=4)[1]
 
 
-def test_a_crawl_whose_name_is_like_another_is_warned_of(index: Path, tmp_path: Path) -> None:
-    """But not of the next one in a row of names."""
-    for number, (name, warned) in enumerate((("weekly-2", False), ("wekly-1", True)), 5):
-        path = tmp_path / f"{name}.cdx"
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_name_like_that_of_a_crawl_that_waits_for_its_files_is_warned_of(
+    index: Path, tmp_path: Path, ended: bool
+) -> None:
+    """But not the next one in a row of names, and not once the files of the other were read."""
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    begin(web, "november-1")
+    assert web.post("/captures?crawl=november-1", json=report(9)).status_code == 200
+    if ended:
+        web.post("/crawls/november-1/commit")
+    live.crawls.write_counts()
+
+    def said(name: str, number: int) -> str:
+        path = tmp_path / f"{number}.cdx"
         path.write_text(HEADER + cdx_line(number, number, number))
-        said = typed("index", "--add", "--crawl", name, path, index)[1]
-        told = f"warning: the index knows no crawl {name}; did you mean weekly-1"
-        assert (told in said) == warned and ("warning" in said) == warned
+        return dedupindex("index", "--add", "--crawl", name, path, index)[1]
+
+    assert "warning" not in said("november-2", 5)
+    assert "warning" not in said("wekly-1", 6)  # weekly-1 used no server
+    told = "knows no crawl december-1; did you mean november-1? That one used the server, and not"
+    assert told in said("december-1", 7)
+    file = write(tmp_path / "a.warc.gz", 2, BODIES[:1])  # which that of the report is in
+    dedupindex("index", "--add", "--crawl", "november-1", file, index)
+    assert ("warning" in said("decmber-1", 8)) is not ended
 
 
 def test_a_copy_of_a_file_is_not_said_to_be_better(tmp_path: Path) -> None:
