@@ -13,6 +13,7 @@ from werkzeug.http import parse_cookie
 
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.errors import DedupError, IndexUnavailable
+from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import FILE, Role, Token, holder, read_tokens
 from server import logs
 from server.responses import RequestError
@@ -49,11 +50,12 @@ class Access:
 
         Raises:
             RequestError: the request is refused.
-            Damaged, IndexUnavailable: the tokens cannot be read.
+            Damaged, IndexUnavailable: the tokens cannot be read, or the index is away.
         """
         who = "-"
 
         def refused(code: str, message: str) -> RequestError:
+            read_identity(self._index)  # if the index is away, its last tokens may be others
             if role is not Role.READ:
                 logs.audit(environ, who, {"denied": code}, crawl[:200])
             return RequestError(code, message)

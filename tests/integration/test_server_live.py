@@ -25,8 +25,9 @@ import schemathesis
 from hypothesis import settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from dedupindex.index import open_index
+from dedupindex.index import open_index, tokens
 from dedupindex.index.identity import Settings
+from dedupindex.index.tokens import Role
 from server.api.cdx_server_api import PATHS
 from server.app import create_app
 from server.config import Config
@@ -51,9 +52,10 @@ class Running(NamedTuple):
     log: Path
     ready: dict[str, Any]
 
-    def get(self, path: str, **headers: str) -> tuple[int, bytes]:
+    def get(self, path: str, body: str | None = None, **headers: str) -> tuple[int, bytes]:
+        """The status and content of the answer to GET, or with a `body` to POST."""
         with closing(HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)) as connection:
-            connection.request("GET", path, headers=headers)
+            connection.request("GET" if body is None else "POST", path, body, headers)
             response = connection.getresponse()
             return response.status, response.read()
 
@@ -258,6 +260,19 @@ def test_an_index_that_goes_away_and_comes_back(make_index: MakeIndex) -> None:
         assert until(lambda: server.get(question(1))[0] == 200)
         (index / "index.json").write_text('{"format": 99}')
         assert until(lambda: b"format_from_future" in server.get(question(1))[1])
+
+
+def test_a_write_while_the_index_is_away_asks_for_no_token(make_index: MakeIndex) -> None:
+    """The server last read the tokens when there was one, which was removed since."""
+    index = make_index([capture(1, PAGE)])
+    tokens.add(index, "heritrix", Role.WRITE)
+    with serving(index, "--workers", "1") as server:
+        assert server.get("/crawls", '{"name": "a"}')[0] == 401
+        tokens.remove(index, "heritrix")
+        index.rename(index.with_name("away"))
+        assert until(lambda: server.get(question(1))[0] == 503)
+        status, answer = server.get("/crawls", '{"name": "a"}')
+        assert status == 503 and b"index_unavailable" in answer
 
 
 def test_a_damaged_entry_is_not_a_miss(make_index: MakeIndex) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dedupindex.errors import BadInput, Damaged, IndexExists
+from dedupindex.errors import BadInput, Damaged, IndexExists, IndexUnavailable
 from dedupindex.index import tokens
 from dedupindex.index.tokens import Role
 from server.app import create_app
@@ -304,7 +304,8 @@ def test_a_replaced_or_restored_index_keeps_refusing_writes(
 
     assert closed()
     index.rename(tmp_path / "away")
-    assert closed()
+    with pytest.raises(IndexUnavailable):
+        closed()
     (tmp_path / "away").rename(index)
     typed("index", "--copy", tmp_path / "copy", index)
     assert tokens.read_tokens(tmp_path / "copy") == tokens.read_tokens(index)
