@@ -152,6 +152,15 @@ SKIPPED = frozenset(
 UNRESOLVED = "unresolved-revisit"
 """The reason for a revisit that names no original: it is kept, but adds none."""
 
+ORDINARY = frozenset(
+    (
+        *("status", "mime", "too-small", "empty", "partial", "truncated", "method", "not-http"),
+        *("fetch-failed", "unwritten", "uncommitted", "not-payload-digest", "rewritten-url"),
+        "purged",
+    )
+)
+"""Reasons of refusals that are no defect of the file: settings, or what crawls have as well."""
+
 
 class Problem(NamedTuple):
     """Input that is damaged or unreadable; it is shown, and the exit status is not 0."""

@@ -414,6 +414,7 @@ def _print_result(
         "reported_by_crawls": built.reported,
         "disproved_reports": built.disproved,
         "removed": built.removed,
+        "nothing_taken": built.nothing_taken,
         **sent.as_json(),
     }
     text = _text_of(built, sources, printable(shlex.quote(index_name(index))), sent)
@@ -422,7 +423,9 @@ def _print_result(
 
 
 def _notes(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> Iterator[str]:
-    """Yield how files get into the crawl that wrote them, if it is not `crawl`."""
+    """Yield what is wrong with files, and how they get into the crawl that wrote them."""
+    if built.nothing_taken:
+        yield _nothing_taken_text(built.nothing_taken)
     for name, found in list(built.reported.items())[:_MAX_NAMED]:
         one = len(found) == 1
         was = "1 file was" if one else f"{len(found):,} files were"
@@ -444,6 +447,14 @@ def _notes(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> I
             f"warning: {files} {names_text(names, _MAX_NAMED)}; if crawl {crawl} wrote "
             f"{'it' if count == 1 else 'them'}: {command}"
         )
+
+
+def _nothing_taken_text(files: Mapping[str, Mapping[str, int]]) -> str:
+    """Return that nothing was taken of files, and why, of the first."""
+    name = min(files)
+    refused = ", ".join(f"{reason} {count:,}" for reason, count in sorted(files[name].items()))
+    more = f"; nor of {len(files) - 1:,} more (see --json)" if len(files) > 1 else ""
+    return f"warning: nothing of {printable(name)} was taken, as refused: {refused}{more}"
 
 
 def _zstd_files(built: Built) -> int:

@@ -46,7 +46,7 @@ class IndexedContainer(NamedTuple):
     content_hash: str
     records: int
     crawl: str = ""
-    damaged: bool = False  # problems were reported when it was read, so something was left out
+    damaged: bool = False  # something was left out, because of damage or of other defects
     modified: int = 0  # nanoseconds since 1970; if it and the size are unchanged, so is the hash
     purged: bool = False  # its captures were purged, and it is not read again unless it is named
 

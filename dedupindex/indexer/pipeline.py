@@ -113,6 +113,8 @@ class Built:
     reported  crawls that have captures in files of the names of those that were read for no crawl,
         with these files; merged crawls only, and not on a cluster
     disproved  reports of the crawl that its files do not have, and that are originals no longer
+    nothing_taken  files of which no response was taken, as most have a defect, with the number of
+        refused ones by reason
     removed   originals of the index that files which were read again do not have any more; None if
         not known, as in an index with further digests
 
@@ -129,6 +131,7 @@ class Built:
     reported: dict[str, list[str]] = field(default_factory=dict)
     disproved: int = 0
     removed: int | None = 0
+    nothing_taken: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
@@ -177,6 +180,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         plan.reported,
         disproved,
         removed,
+        {name: reasons for staged in done for name, reasons in staged.nothing_taken.items()},
     )
 
 

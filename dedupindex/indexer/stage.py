@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dedupindex.capture import UNRESOLVED, Capture, Evidence, Item, Problem, Refusal, Revisit, Rows
+from dedupindex.capture import (
+    ORDINARY,
+    SKIPPED,
+    UNRESOLVED,
+    Capture,
+    Evidence,
+    Item,
+    Problem,
+    Refusal,
+    Revisit,
+    Rows,
+)
 from dedupindex.counts import BuildTally
 from dedupindex.digest import CUT_DIGEST, is_cut
 from dedupindex.index import open_index
@@ -60,6 +71,7 @@ class Staged:
     containers: list[IndexedContainer] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     ledger: list[str] = field(default_factory=list)  # runs of revisits, see `format.ledger`
+    nothing_taken: dict[str, dict[str, int]] = field(default_factory=dict)  # see `Built`
 
     def as_json(self) -> dict[str, Any]:
         """Return the entry of the journal, which `from_json` reads."""
@@ -79,13 +91,16 @@ class Staged:
         tally.remarks.update(counts["remarks"])
         problems = [Problem(*problem) for problem in data["problems"]]
         containers = [IndexedContainer(**container) for container in data["containers"]]
-        return cls(tally, problems, containers, data["runs"], data["ledger"])
+        return cls(
+            tally, problems, containers, data["runs"], data["ledger"], data.get("nothing_taken", {})
+        )
 
     def add(self, other: Staged) -> None:
         """Add the result of another task, but not its runs."""
         self.tally.add(other.tally)
         self.problems += other.problems
         self.containers += other.containers
+        self.nothing_taken.update(other.nothing_taken)
 
 
 def run_task(task: StageTask, progress: Progress) -> Staged:
@@ -130,6 +145,8 @@ def stage(task: StageTask, numbers: Callable[[str], int], progress: Progress) ->
             continue
         stager.tally.refused_in = dict.fromkeys(stager.tally.refused, source.name)
         staged.tally.add(stager.tally)
+        if not stager.problem_count and (refused := _why_nothing_taken(stager.tally)):
+            staged.nothing_taken[source.name] = refused
         staged.containers.append(_container(source, item, stager, task.crawl))
     writer.flush()
     dependents.flush()
@@ -141,10 +158,21 @@ def stage(task: StageTask, numbers: Callable[[str], int], progress: Progress) ->
 def _container(source: Source, item: Input, stager: _Stager, crawl: str) -> IndexedContainer:
     """Return the registration of a container; the name of a stream includes its content hash."""
     name = f"{source.name}:{source.content_hash}" if is_stream(item.path) else source.name
-    records, damaged = stager.tally.records, stager.problem_count > 0
+    records = stager.tally.records
+    damaged = stager.problem_count > 0 or bool(_why_nothing_taken(stager.tally))
     return IndexedContainer(
         name, source.size, source.content_hash, records, crawl, damaged, item.modified
     )
+
+
+def _why_nothing_taken(tally: BuildTally) -> dict[str, int]:
+    """Return why all responses of a container are refused, if most have a defect; else nothing."""
+    refused = {name: count for name, count in tally.refused.items() if name not in SKIPPED}
+    taken = tally.records - tally.refused.total()
+    if taken or tally.revisits or UNRESOLVED in refused:
+        return {}
+    defects = sum(count for name, count in refused.items() if name not in ORDINARY)
+    return refused if 2 * defects > sum(refused.values()) else {}
 
 
 class _Stager:

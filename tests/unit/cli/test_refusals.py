@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.errors import FOR_CLIENTS, BadInput, as_called
+from dedupindex.index import open_index
 from dedupindex.indexer.pipeline import build_index
 from tests.conftest import MakeIndex, need
 from tests.support.captures import capture
 from tests.support.commands import ended, typed
 from tests.support.paths import ROOT
 from tests.support.rewriting import small_set
-from tests.support.warc_cases import gz, response, revisit, sha1
+from tests.support.verifying import write as write_records
+from tests.support.warc_cases import HTTP, gz, request, response, revisit, sha1
 from tests.unit.indexer.test_never_originals import write
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
@@ -273,6 +276,26 @@ def test_a_build_counts_zstd_files_as_not_read(tmp_path: Path) -> None:
         "2 files were not read (zstd) and damaged or unreadable data was left out; "
         "all other data was read\n"
     )
+
+
+def test_a_file_of_which_nothing_was_taken_is_named(tmp_path: Path) -> None:
+    """Not if what is refused is chosen by settings, or if there is no response in it."""
+    index = tmp_path / "index"
+    bad = [response(b"%d" % number, Date=b"yesterday", number=number) for number in range(3)]
+    file = write_records(tmp_path / "bad.warc.gz", [*bad, request(number=9)])
+    html = response(b"<p>", head=HTTP.replace(b"200", b"404"))
+    for name, records in (("no", [request(), revisit()]), ("404", [html]), ("good", [response()])):
+        write_records(tmp_path / f"{name}.warc.gz", records)
+    said = typed("index", "--all", tmp_path, index)[1]
+    assert said == f"warning: nothing of {file} was taken, as refused: bad-date 3\n"
+    out = typed("index", "--all", "--json", file, tmp_path / "json")[0]
+    assert json.loads(out)["nothing_taken"] == {str(file): {"bad-date": 3}}
+    with closing(open_index(index)) as engine, engine.view() as view:
+        problems = {Path(found.name).stem for found in view.containers() if found.damaged}
+    assert problems == {"bad.warc"}
+    write_records(tmp_path / "other.warc.gz", bad)
+    said = typed("index", "--add", "--crawl", "x", "--reread", tmp_path, index)[1]
+    assert f"nothing of {file} was taken, as refused: bad-date 3; nor of 1 more (see " in said
 
 
 def test_few_of_many_bad_lines_are_shown(tmp_path: Path) -> None:
