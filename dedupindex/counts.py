@@ -75,7 +75,7 @@ class BuildTally:
         accounted = self.added + self.replaced + self.unchanged + self.refused.total()
         if accounted != self.records:
             raise Damaged(
-                f"{self.records} records were read but {accounted} are accounted for; "
+                f"{self.records:,} records were read but {accounted:,} are accounted for; "
                 "this is a defect of dedupindex, please report it with the sources"
             )
 

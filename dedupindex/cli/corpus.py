@@ -16,7 +16,15 @@ import click
 
 from dedupindex.cli.common import Command, print_result, say, warn, warn_of_lines
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import FILE, flag, option, parse_size, shared_options, wants_json
+from dedupindex.cli.options import (
+    FILE,
+    flag,
+    option,
+    parse_size,
+    require_parent,
+    shared_options,
+    wants_json,
+)
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus import corpus_page
 from dedupindex.corpus.archive import Corpus
@@ -176,6 +184,8 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
         raise click.UsageError("name a SOURCE")
     if wants_json() and options["out"] is None:
         raise click.UsageError("--json needs -o")
+    if options["out"] is not None:
+        require_parent(options["out"])
     corpus = _corpus(sources, options)
     shown = show_progress(verbose=options["verbose"], prints=options["out"] is None)
     with shown as progress, ExitStack() as session:

@@ -15,7 +15,16 @@ import click
 
 from dedupindex.cli.common import Command, print_result, say, warn, warn_of_lines
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import COUNT, FILE, RealNumber, flag, option, shared_options, wants_json
+from dedupindex.cli.options import (
+    COUNT,
+    FILE,
+    RealNumber,
+    flag,
+    option,
+    require_parent,
+    shared_options,
+    wants_json,
+)
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import check_outputs
@@ -121,6 +130,8 @@ def command(
     wanted = parse(_text(relation))
     chosen = CoverOptions(jobs=jobs, updatable=updatable or update is not None, **options)
     outputs = [one for one in (out, listed, html) if one is not None]
+    for output in outputs:
+        require_parent(output)
     check_outputs(outputs, (*sources, *([str(chosen.quality)] if chosen.quality else [])))
     how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
     if estimated:

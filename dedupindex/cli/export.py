@@ -27,6 +27,7 @@ from dedupindex.cli.options import (
     flag,
     option,
     path_or_address,
+    require_parent,
     shared_options,
     wants_json,
 )
@@ -48,7 +49,7 @@ from dedupindex.index.engine import View
 from dedupindex.object_store import check_creatable, create_object
 from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
 from dedupindex.post_crawl.self_contained import export as export_subset
-from dedupindex.runtime.files import atomic_path, require_directory
+from dedupindex.runtime.files import atomic_path
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.timestamps import first_digits, last_digits
 from dedupindex.urlkey import host_name
@@ -188,7 +189,7 @@ def _output_file(out: Path | None) -> Path:
     if wants_json() and out in (None, Path("-")):
         raise click.UsageError("--json needs --out: standard output carries the rows")
     if out is not None and out != Path("-"):
-        require_directory(out)
+        require_parent(out)
     return out or Path("-")
 
 

@@ -138,8 +138,13 @@ def sources_and_index(
 
 
 def check_new_index(sources: Sequence[str], index: Path) -> None:
-    """Raise `UsageError` if a source does not exist, and INDEX, an archive it seems, does."""
+    """Raise `UsageError` if INDEX, an archive it seems, and a source were given in wrong order.
+
+    The source is an index then, or does not exist.
+    """
     name = sources[0] if len(sources) == 1 and not given_address() else ""
+    if name and (Path(name) / FILE).is_file() and index.exists() and _is_source(str(index)):
+        raise click.UsageError(f"{name} is an index; the sources come first, the index last")
     if not name or os.path.lexists(name) or _is_source(name) or not os.access(index, os.X_OK):
         return
     if index.is_dir() and _is_source(str(index)):

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.runtime.files import check_writable
+from dedupindex.runtime.files import check_writable, require_directory
 from dedupindex.sources.table_columns import parse_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -170,6 +170,14 @@ def _check_memory(context: click.Context, option: click.Parameter, value: str) -
     return value
 
 
+def require_parent(path: Path) -> None:
+    """Raise `UsageError` if there is no directory in which a file named by an option can be."""
+    try:
+        require_directory(path)
+    except BadInput as error:
+        raise click.UsageError(str(error)) from error
+
+
 def _page_to_write(
     context: click.Context, option: click.Parameter, path: Path | None
 ) -> Path | None:
@@ -179,8 +187,7 @@ def _page_to_write(
     """
     if path is None:
         return None
-    if not path.absolute().parent.is_dir():
-        raise click.BadParameter(f"{path} cannot be written: its directory does not exist")
+    require_parent(path)
     if path.is_file():
         with suppress(OSError), open(path, "rb") as stream:
             if stream.read(len(_PAGE)).upper() not in (_PAGE, b""):

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from dedupindex.capture import Problem
 from dedupindex.cli.common import warn
-from dedupindex.cli.options import with_dictionaries
+from dedupindex.cli.options import require_parent, with_dictionaries
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput
@@ -25,7 +25,6 @@ from dedupindex.runtime.files import (
     atomic_file,
     check_writable,
     is_utf8,
-    require_directory,
 )
 from dedupindex.runtime.tables import printable
 from dedupindex.sources.discover import detect_kind
@@ -37,13 +36,16 @@ _NO_NAME = "its captures are not in the CDXJ: its name is not UTF-8"
 
 
 def check_outputs(paths: Iterable[Path | None]) -> None:
-    """Raise `BadInput`, or `OSError`, if a list cannot be written, before hours of work."""
+    """Raise if a list cannot be written, before hours of work.
+
+    Raises `UsageError`, `BadInput` or `OSError`.
+    """
     seen = set[Path]()
     for path in filter(None, paths):
         if (target := path.resolve()) in seen:
             raise BadInput(f"two options name {path}, each to be written: choose another for one")
         seen.add(target)
-        require_directory(path)
+        require_parent(path)
         if path.exists() and detect_kind(str(path))[0] in ("warc", "arc", "wacz"):
             raise already_exists(path)
         check_writable(path)

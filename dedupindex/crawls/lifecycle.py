@@ -82,7 +82,7 @@ def _committed(crawl: Crawl) -> CrawlEnded:
 def _require_unused(writing: Writing, crawl: Crawl, force: bool) -> None:  # noqa: FBT001
     count = 0 if force or crawl.state is CrawlState.CANCELLED else statistics.others(writing, crawl)
     if count:
-        lookups = singular(f"{count} lookups")
+        lookups = singular(f"{count:,} lookups")
         raise HasDependents(
             f"captures of crawl {crawl.name} have answered {lookups} of others, who have "
             "probably stored revisits of them; without the crawl these revisits cannot be "

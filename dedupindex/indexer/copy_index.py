@@ -73,8 +73,8 @@ def copy_to_engine(
             found, written = copied.counts(), sum(part for _, part in reading)
     if (found, written % (1 << 64)) != (counts, content % (1 << 64)):
         raise Damaged(
-            f"the copy at {engine} is not what was read ({found.captures} captures of "
-            f"{counts.captures}); was the index written to meanwhile? Remove the copy, try again"
+            f"the copy at {engine} is not what was read ({found.captures:,} captures of "
+            f"{counts.captures:,}); was the index written to meanwhile? Remove the copy, try again"
         )
     return Copied(found, f"{content % (1 << 64):016x}")
 

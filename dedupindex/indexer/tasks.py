@@ -248,8 +248,8 @@ def _known(
         return before
     if not replace:
         raise ContainerChanged(
-            f"{name} was indexed before with other content ({before.size} bytes then, {size} now); "
-            "give --replace to put its captures in place of the old ones, or rename it"
+            f"{name} was indexed before with other content ({before.size:,} bytes then, {size:,} "
+            "now); give --replace to put its captures in place of the old ones, or rename it"
         )
     replaced[before.crawl].append(name)
     return None

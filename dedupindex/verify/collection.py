@@ -100,7 +100,7 @@ class References:
         """
         for record_id, file, offset, count in self._database.execute(query):
             name = record_id.decode("utf-8", "replace")
-            message = f"{count} records have this WARC-Record-ID"
+            message = f"{count:,} records have this WARC-Record-ID"
             yield Finding("duplicate-record-id", files[file], offset, name, message)
 
     def _check(self, facts: Facts, file: int, offset: int, files: list[str]) -> Iterator[Issue]:

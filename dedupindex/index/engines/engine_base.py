@@ -164,7 +164,7 @@ class CellTally:
         found = IndexCounts(self.captures, self.digests, containers)
         for name, count, recorded in zip(counts._fields, found, counts, strict=True):
             if count != recorded:
-                yield f"{count} {name} are there, {recorded} were counted"
+                yield f"{count:,} {name} are there, {recorded:,} were counted"
         if self.checksum != checksum:
             yield "what is stored is not what was written (its checksum is another)"
 

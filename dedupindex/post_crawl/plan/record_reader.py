@@ -270,7 +270,7 @@ class RecordReader:
                 target.flush()
                 self._preferred[container.place] = url
                 return
-            failures.append(f"{url}: {count} bytes received, not {stored}")
+            failures.append(f"{url}: {count:,} bytes received, not {stored:,}")
         why = "; ".join(failures) or "it is on another machine, and no URL was given for it"
         if passing:
             raise OSError(why)

@@ -342,7 +342,9 @@ ARCHIVES = "name archives: WARC or ARC files, or directories of them"
         ("undedup INDEX --out out", f"an index; name a directory that {ROOT}/bin/dedup wrote"),
         ("serve plain.txt --port 0", "plain.txt is a file; an index is a directory"),
         ("index INDEX plain.txt", "is an index; the sources come first, the index last"),
+        ("index --add INDEX plain.txt", "is an index; the sources come first, the index last"),
         ("export --wget INDEX --out no/x", "no/x cannot be written: its directory does not exist"),
+        ("verify INDEX --html no/x.html", "no/x.html cannot be written: its directory does not"),
     ],
 )
 def test_what_stands_in_the_wrong_place_is_named(
@@ -351,7 +353,8 @@ def test_what_stands_in_the_wrong_place_is_named(
     monkeypatch.chdir(tmp_path)
     Path("plain.txt").write_text("hello")
     status, _, messages = ended(*words.replace("INDEX", str(make_index())).split())
-    assert status in (4, 6) and said in messages, messages
+    usage = words.endswith(("no/x", "no/x.html", "plain.txt"))
+    assert status in ((2,) if usage else (4, 6)) and said in messages, messages
     assert not Path("out").exists()
 
 

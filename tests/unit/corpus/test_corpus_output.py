@@ -345,7 +345,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["--map", "payload", "x", "nowhere:f"], 4, "'nowhere:f' cannot be loaded"),
         (["--map", "payload", "x", "os:sep"], 4, "is not a function"),
         (["-o", "o.txt"], 4, "its ending says what to write"),
-        (["-o", "/nowhere/o.jsonl"], 4, "o.jsonl cannot be written: its directory does not exist"),
+        (["-o", "/nowhere/o.jsonl"], 2, "o.jsonl cannot be written: its directory does not exist"),
         (["--enrich", "mime", "-o", "new.warc.gz"], 4, "cannot hold what"),
         (["--map", "payload", "x", "os:fspath", "-o", "new.cdxj"], 4, "cannot hold what"),
         (["--json"], 2, "--json needs -o"),

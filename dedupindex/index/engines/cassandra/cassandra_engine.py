@@ -271,7 +271,7 @@ class CassandraEngine(Engine):
         """Raise `IndexUnavailable` if containers of a load have lost their names since staging."""
         if numbers and (lost := metadata.unnamed(self._open(), numbers)):
             raise IndexUnavailable(
-                f"the index at {self.address} has lost the names of {len(lost)} containers since "
+                f"the index at {self.address} has lost the names of {len(lost):,} containers since "
                 "the sources were read (was it removed meanwhile?); run the same command again"
             )
 
