@@ -130,9 +130,7 @@ def command(
     wanted = parse(_text(relation))
     chosen = CoverOptions(jobs=jobs, updatable=updatable or update is not None, **options)
     outputs = [one for one in (out, listed, html) if one is not None]
-    for output in outputs:
-        require_parent(output)
-    check_outputs(outputs, (*sources, *([str(chosen.quality)] if chosen.quality else [])))
+    _check_outputs(outputs, (*sources, *([str(chosen.quality)] if chosen.quality else [])))
     how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
     if estimated:
         return _estimate(sources, how, wanted, chosen, out, update, verbose=verbose)
@@ -155,6 +153,13 @@ def command(
     _warn(gathered.report, unlisted_revisits=listed is not None and not gathered.all_revisits)
     print_result(report.as_json(), _text_of(report, wanted, out))
     return 0 if gathered.report.whole else Damaged.exit_status
+
+
+def _check_outputs(outputs: list[Path], sources: tuple[str, ...]) -> None:
+    """Raise `UsageError` or `BadInput` if one cannot be written, before hours of work."""
+    for output in outputs:
+        require_parent(output)
+    check_outputs(outputs, sources)
 
 
 def _estimate(

@@ -144,7 +144,11 @@ _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 )
 @shared_options("--revisit-annotation", "--columns")
 @flag("--empty", setting=False, help="Make an empty index, for crawls to write to.")
-@flag("--check", setting=False, help="Read the whole index and verify it.")
+@flag(
+    "--check",
+    setting=False,
+    help="Read the whole index and verify it; not the files that it was made of.",
+)
 @flag("--stats", setting=False, help="Print what the index holds.")
 @flag("--compact", setting=False, help="Rewrite the data without unused space.")
 @flag("--merge", setting=False, help="Load the captures of committed crawls.")

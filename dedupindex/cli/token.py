@@ -30,7 +30,10 @@ _ROLES = [role.name.lower() for role in Role]
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("index", type=any_index)
-@option("--add", metavar="NAME", help="Make a token and print it.")
+@option(
+    "--add", metavar="NAME",
+    help="Make a token and print it alone on stdout: token=$(bin/token my-index --add heritrix).",
+)  # fmt: skip
 @option("--remove", metavar="NAME", help="Remove a token; servers notice within a second.")
 @option(
     "--role", type=click.Choice(_ROLES), default="write",
