@@ -6,7 +6,7 @@ A file can be left alone after others have become revisits of records in it, see
 from __future__ import annotations
 
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
@@ -54,8 +54,11 @@ from dedupindex.runtime.atomic_replace import (
 )
 from dedupindex.runtime.files import exclusive, shared
 from dedupindex.runtime.spark import Cluster
+from dedupindex.runtime.tables import names_text
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import SourceFile
+
+_NAMED = 3  # other names of a file
 
 
 def rewrite(
@@ -223,8 +226,8 @@ def _rewrite(job: RewriteJob, task: _RewriteTask) -> RewriteOutcome | CheckedPar
     except OSError as error:
         place = f", with its result in {job.out}" if job.out is not None else ""
         raise DedupError(
-            f"{container.path}{place}: {error.strerror or error}; this file is unchanged, those "
-            "before it are done: run the same command again to resume"
+            f"{container.path}{place}: {error.strerror or error}; this file is unchanged, and "
+            "others may be done: run the same command again to resume"
         ) from error
 
 
@@ -254,11 +257,38 @@ def _check_resumed(job: RewriteJob, containers: list[ManifestContainer]) -> None
         )
 
 
-def _aliased(containers: list[ManifestContainer]) -> set[int]:
-    """Return the numbers of entries that are one file: by links, or folders named twice."""
-    files = {file.number: (file.device, file.inode, file.content_hash) for file in containers}
-    names = Counter(files.values())
-    return {number for number, file in files.items() if names[file] > 1}
+def _aliased(containers: list[ManifestContainer]) -> dict[int, str]:
+    """Return, by number, what to do with entries that are one file.
+
+    That is by links, or folders named twice.
+    """
+    files = defaultdict[tuple[int, int, str], list[ManifestContainer]](list)
+    for file in containers:
+        files[file.device, file.inode, file.content_hash].append(file)
+    return {
+        file.number: _alias_text(Path(file.path), [Path(one.path) for one in same if one != file])
+        for same in files.values()
+        for file in same
+        if len(same) > 1
+    }
+
+
+def _alias_text(path: Path, others: list[Path]) -> str:
+    """Name the other names of a file, and say which to remove."""
+    named = names_text(sorted(map(str, others)), _NAMED)
+    links = sorted(str(one) for one in (path, *others) if one.is_symlink())
+    if len(links) > len(others):
+        return f"also {named}. All are symbolic links: name their target instead"
+    if links:
+        gone = names_text(links, _NAMED)
+        return f"also {named}. Remove or move what is a symbolic link ({gone}), then repeat this"
+    with suppress(OSError):  # told when it is opened
+        if os.stat(path).st_nlink > 1:
+            return (
+                f"also {named}. These are hard links: remove all names but one (to move them is "
+                "not enough), then repeat this"
+            )
+    return f"also {named}. Name each file once"
 
 
 def _real_roots(job: RewriteJob, containers: list[ManifestContainer]) -> set[Path]:

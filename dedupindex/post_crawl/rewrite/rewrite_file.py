@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -85,6 +85,8 @@ ANOTHER = (
     "another folder with --out (are the arguments swapped?)"
 )
 
+_PROTECTED = (errno.EPERM, errno.EACCES, errno.EROFS, errno.EBUSY)  # immutable, or a mount point
+
 
 class RewriteJob(NamedTuple):
     plan: Plan
@@ -93,7 +95,7 @@ class RewriteJob(NamedTuple):
     min_gain: int = 1  # bytes that a revisit must save in the file; at least 1
     dry: bool = False  # count, write nothing
     busy: Set[int] = frozenset()  # files that others wrote to when the run began; in place only
-    aliased: Set[int] = frozenset()  # files that are in the plan by several names; in place only
+    aliased: Mapping[int, str] = {}  # what to do with files of several names; in place only
     real_roots: Set[Path] = frozenset()  # directories, named files; without links; in place only
     reserved: int = 0  # bytes that will be written to `out` afterwards
     searched: Set[str] | None = None  # directories that the scan searched; None: perhaps all
@@ -250,7 +252,7 @@ def _check_replaceable(job: RewriteJob, container: ManifestContainer) -> None:
         return
     path = Path(container.path)
     if container.number in job.aliased:  # its originals would be in two journals
-        raise Untouched("the set contains it under several names: name each file once")
+        raise Untouched(f"the set contains it under several names: {job.aliased[container.number]}")
     if path.is_symlink():
         raise Untouched("it is a symbolic link: name its target")
     if path.stat().st_nlink > 1:
@@ -461,12 +463,17 @@ class FileRewriter:
             return outcome
 
     def _replace(self, part: Path, file: BinaryIO, path: Path) -> None:
-        """Replace the old file; raises `OSError` if it is still there, otherwise `DedupError`."""
+        """Replace the old file; raises `DedupError` if it may be gone.
+
+        Raises `Untouched` if this file alone cannot be replaced, `OSError` if the disk fails.
+        """
         try:
             replace_file(part, file, path)
         except (DedupError, OSError) as error:
             if is_still(path, self._source):
                 self._journal.clear()
+                if isinstance(error, OSError) and error.errno in _PROTECTED:
+                    raise Untouched(f"it cannot be replaced: {error.strerror}") from error
             elif isinstance(error, OSError):
                 raise DedupError(
                     f"{path}: {error}; the removed records are kept: run the same command again "

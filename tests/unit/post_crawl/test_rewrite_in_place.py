@@ -318,11 +318,47 @@ def test_a_file_with_several_names_is_not_rewritten(made: Path) -> None:
     before = content(source)
     for job in (RewriteJob(FakePlan(source), dry=True), RewriteJob(FakePlan(source))):
         found = {one.name: one for one in run(job)}
-        for name in ("0.warc", "c.warc"):
-            assert "several names" in found[name].problem
+        remove = f"Remove or move what is a symbolic link ({source}/0.warc), then repeat this"
+        for name, other in (("0.warc", "c.warc"), ("c.warc", "0.warc")):
+            said = f"the set contains it under several names: also {source}/{other}. {remove}"
+            assert found[name].problem == said
         assert found["deep/b.warc.gz"].revisits == 12
     after = content(source)
     assert {name for name in before if before[name] != after[name]} == {"deep/b.warc.gz"}
+
+
+def test_of_hard_links_one_name_is_to_stay(made: Path) -> None:
+    source = made / "in"
+    os.link(source / "c.warc", source / "0.warc")
+    found = {one.name: one for one in run(RewriteJob(FakePlan(source)))}
+    said = f"also {source}/c.warc. These are hard links: remove all names but one"
+    assert said in found["0.warc"].problem
+    (source / "0.warc").unlink()
+    assert run(RewriteJob(FakePlan(source)))[1].state == "rewritten"
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EROFS, errno.EBUSY])
+def test_a_file_that_cannot_be_replaced_is_left_alone(
+    made: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with an immutable file, ``chattr +i``: the others are rewritten, and undone."""
+    source, replace = made / "in", os.replace
+    before = content(source)
+
+    def refuse(old: Any, new: Any) -> None:
+        if new == source / "c.warc":
+            raise OSError(code, os.strerror(code), str(new))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    found = {one.name: one for one in run(RewriteJob(FakePlan(source)))}
+    assert found["c.warc"].state == "left_alone"
+    assert found["c.warc"].problem == f"it cannot be replaced: {os.strerror(code)}"
+    assert found["deep/b.warc.gz"].state == "rewritten"
+    assert [one.summary()[0].name for one in journals(source)] == ["deep/b.warc.gz"]
+    assert parts(source) == []
+    undo(source)
+    assert content(source) == before
 
 
 def test_a_changed_file_is_not_rewritten(made: Path) -> None:
