@@ -52,10 +52,12 @@ from dedupindex.post_crawl.dedup_report import (
     hosts_table,
     hosts_without_revisits,
     refused_table,
+    unique_text,
 )
 from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate, parse_sample
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
+from dedupindex.post_crawl.rewrite.result_place import EARLIER
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import amount, printable, singular
@@ -287,7 +289,7 @@ def _status(report: DedupReport, *, in_place: bool) -> int:
             return status_7(
                 "the files named above would be left alone, or copied with their damage"
             )
-        others = ", except those not copied" if report.absent else ""
+        others = ", except those not copied" if report.lacking else ""
         return status_7(
             "the files named above were left alone or have damage; the result has them with "
             f"that damage{others}"
@@ -300,11 +302,15 @@ def _other_files(report: DedupReport, originals: str) -> Iterator[str]:
 
     `originals` are the options with which bin/verify finds these, "" if a command has them.
     """
-    if report.absent:
+    if lacking := report.absent_text():
         dry = "WOULD NOT BE COPIED" if report.dry_run else "NOT COPIED"
-        yield f"{dry}, so keep the source: {report.absent_text()}"
-        absent = [f"not copied: {missing.file}" for missing in report.absent]
+        yield f"{dry}, so keep the source: {lacking}"
+        absent = [f"not copied: {missing.file}" for missing in report.lacking]
         yield from file_lines(absent, len(absent), _SHOWN)
+    if earlier := report.earlier_results_text():
+        yield f"{EARLIER}: {earlier}" + ("" if report.dry_run else "; verify them (below)")
+        kept = [f"kept: {missing.file}" for missing in report.absent if missing.existing_bytes]
+        yield from file_lines(kept, len(kept), _SHOWN)
     if outside := sorted(+report.outside):
         yield (
             singular(f"{report.outside.total():,} revisits of originals outside, ")
@@ -364,7 +370,7 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
     )
     yield singular(f"{report.files:,} files of {report.records:,} records") + damaged
     yield singular(
-        f"{report.captures:,} captures: {report.unique:,} without a duplicate, "
+        f"{report.captures:,} captures: {report.unique:,} {unique_text(report)}, "
         f"{report.originals:,} originals, {report.revisits:,} revisits, "
         f"{report.refused.total():,} not rewritten"
     )
@@ -377,6 +383,8 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
     revisits = "a revisit" if report.revisits == 1 else "revisits"
     before, after = amount(report.bytes_before), amount(report.bytes_after)
     yield f"{captures} {would} {revisits}; {before} {would} {after}"
+    if linked := report.linked_text():
+        yield f"  {linked}"
     if report.in_place and report.revisits:
         until = "would be free" if report.dry_run else "is free"
         yield (
@@ -464,7 +472,7 @@ def _missing(report: DedupReport) -> str:
     Like the comparison it passes over links that lead nowhere, and over names of other files.
     """
     unknown = list[OSError]()
-    absent = [one.file for one in report.absent if one.file not in report.unlisted]
+    absent = [one.file for one in report.lacking if one.file not in report.unlisted]
     files = sum(
         is_archive_name(file) and (is_remote(file) or is_file(file, unknown.append))
         for file in absent
@@ -480,7 +488,7 @@ def _missing(report: DedupReport) -> str:
 
 def _verify(report: DedupReport, out: str, spark: str) -> Iterator[str]:
     """Yield the commands that compare the results with the sources, at most `_FOLDERS`."""
-    result, absent = shlex.quote(out), {missing.file for missing in report.absent}
+    result, absent = shlex.quote(out), {missing.file for missing in report.lacking}
     places = [
         (old, name)
         for old, name in report.comparable

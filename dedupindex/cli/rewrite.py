@@ -42,7 +42,7 @@ from dedupindex.post_crawl.plan.record_reader import ContainerUrls, container_ur
 from dedupindex.post_crawl.reasons import WORDS
 from dedupindex.post_crawl.rewrite.compare_pair import ORIGINAL_ELSEWHERE
 from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished
-from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
+from dedupindex.post_crawl.rewrite.result_place import EARLIER, FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, lost_owners, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.rewrite_outcome import (
@@ -261,12 +261,17 @@ class _RewriteReport:
             + f"{found.revisits:,} {would} {revisits}; {amount(found.bytes_before)} {would} "
             f"{amount(found.bytes_after)}"
         )
-        if self.absent:
-            files = singular(f"{len(self.absent):,} files")
+        kept = [one for one in self.absent if one.existing_bytes]
+        if lacking := [one for one in self.absent if not one.existing_bytes]:
+            files = singular(f"{len(lacking):,} files")
             words = "WOULD NOT BE COPIED" if dry else "NOT COPIED"
-            size = amount(sum(file.bytes for file in self.absent))
+            size = amount(sum(file.bytes for file in lacking))
             yield f"{words}, so keep the source: {files}, {size}"
-            yield from file_lines([f"not copied: {one.file}" for one in self.absent], self.left)
+            yield from file_lines([f"not copied: {one.file}" for one in lacking], len(lacking))
+        if kept:
+            size = amount(sum(file.existing_bytes for file in kept))
+            yield singular(f"{EARLIER}: {len(kept):,} files, {size}")
+            yield from file_lines([f"kept: {one.file}" for one in kept], len(kept))
         yield from count_lines("not rewritten: ", found.refused, WORDS)
 
 

@@ -172,6 +172,10 @@ def dedup(
     with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             report = _DedupRun(found, options, work, say, on_progress).report()
+            if options.out is not None:
+                absent = {missing.file for missing in report.absent}
+                linked = _linked_sizes([file for file in files if file.path not in absent])
+                report.linked_files, report.linked_bytes = len(linked), sum(linked)
             if options.out is not None and not options.dry:
                 report.comparable = results_of_each(sources, found)
                 report.moved = [(file.root, file.name) for file in files]

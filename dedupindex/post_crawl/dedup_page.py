@@ -11,7 +11,9 @@ from dedupindex.post_crawl.dedup_report import (
     hosts_table,
     hosts_without_revisits,
     refused_table,
+    unique_text,
 )
+from dedupindex.post_crawl.rewrite.result_place import EARLIER
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, exact_percent, share_text
@@ -50,8 +52,14 @@ def lines(
 def _headline(report: DedupReport) -> str:
     if not report.proof.sound:
         return "Verification failed: do not use the result, and keep what it was made from."
-    smaller = report.bytes_before - report.bytes_after
-    share = exact_percent(abs(smaller), report.bytes_before)
+    if report.revisits_before and not report.revisits:
+        other = "would become" if report.dry_run else "became"
+        return (
+            f"{report.revisits_before:,} records were revisits before this run, and no other "
+            f"capture {other} one."
+        )
+    smaller = report.bytes_on_disk - report.bytes_after
+    share = exact_percent(abs(smaller), report.bytes_on_disk)
     would = "would be" if report.dry_run else "are"
     become = "could become" if report.dry_run else "became"
     captures = f"{report.revisits:,} of {report.captures:,} captures {become} revisits"
@@ -69,12 +77,13 @@ def _headline(report: DedupReport) -> str:
             f"The files alone {files}."
         )
     net = f" With what is kept to undo it, {report.net_text()}." if report.journal else ""
-    return f"The files {files}.{net}"
+    links = f" {linked}." if (linked := report.linked_text()) else ""
+    return f"The files {files}.{net}{links}"
 
 
 def _figures(report: DedupReport) -> Iterator[Figure]:
-    smaller = report.bytes_before - report.bytes_after
-    before, after = amount(report.bytes_before), amount(report.bytes_after)
+    smaller = report.bytes_on_disk - report.bytes_after
+    before, after = amount(report.bytes_on_disk), amount(report.bytes_after)
     commit = ""
     if report.in_place and report.revisits:
         commit = f"; after --commit, with what is still kept, {report.committed_text()}"
@@ -82,7 +91,9 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
         both = amount(report.bytes_after + report.journal)
         yield Figure(now, both, f"{report.net_text()}: the files, and what undoes the run")
     saved = "Would be saved in files" if report.dry_run else "Saved in files"
-    yield Figure(saved, amount(smaller), f"{before} before, {after} after{commit}")
+    less = amount(smaller) if smaller >= 0 else f"-{amount(-smaller)}"
+    on_disk = " on disk" if report.linked_bytes else ""
+    yield Figure(saved, less, f"{before}{on_disk} before, {after} after{commit}")
     share = exact_percent(report.revisits, report.captures)
     revisits = "Would become revisits" if report.dry_run else "Revisits"
     yield Figure(revisits, number(report.revisits), f"{share_text(share)} of the captures")
@@ -94,7 +105,7 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
     if report.left:
         names = {problem.container for problem in report.left}
         yield Figure("Files with problems", number(len(names)), "named below")
-    if not report.dry_run:
+    if not report.dry_run and (report.proof.files or report.revisits or not report.in_place):
         files = singular(f"{report.proof.files:,} files")
         words = ["no defects"] if report.proof.sound and report.proof.files else []
         found = ", ".join(words + level_words(report.proof.levels))
@@ -103,19 +114,19 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
 
 
 def _pictures(report: DedupReport) -> Iterator[str]:
-    smaller = max(report.bytes_before - report.bytes_after, 0)
+    smaller = max(report.bytes_on_disk - report.bytes_after, 0)
     dry = report.dry_run
     saved = ChartPart("saved", "would be saved" if dry else "saved")
     sizes = [
         (saved, smaller),
-        (ChartPart("rest", "would stay" if dry else "stays"), report.bytes_before - smaller),
+        (ChartPart("rest", "would stay" if dry else "stays"), report.bytes_on_disk - smaller),
     ]
     yield from html_page.split("Bytes in files", sizes, _BYTES)
     rewritten = "would not be rewritten" if dry else "not rewritten"
     captures = [
         (saved._replace(label="would be revisits" if dry else "revisits"), report.revisits),
         (ChartPart("exact_url", "originals of revisits"), report.originals),
-        (ChartPart("new", "without a duplicate"), report.unique),
+        (ChartPart("new", unique_text(report)), report.unique),
         (ChartPart("loss", f"duplicates, {rewritten}"), report.refused.total()),
     ]
     yield from html_page.split("Captures", captures, _CAPTURES)
@@ -146,9 +157,11 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     if report.proof.findings:
         found = sorted(report.proof.findings.items())
         yield from _FINDINGS.html_lines({"reason": name, "findings": n} for name, n in found)
-    if report.absent:
+    if lacking := report.absent_text():
         copied = f"{'Would not be' if dry else 'Not'} copied, so keep the source"
-        yield f"<p>{copied}: {report.absent_text()}.</p>\n"
+        yield f"<p>{copied}: {lacking}.</p>\n"
+    if earlier := report.earlier_results_text():
+        yield f"<p>{EARLIER[0].upper()}{EARLIER[1:]}: {earlier}.</p>\n"
     for text in filter(None, (report.referring_text(), report.zstd_text())):
         yield html_page.note(f"{text[0].upper()}{text[1:]}.")
     if hint := report.gain_text():
@@ -171,7 +184,7 @@ def _problems(report: DedupReport) -> Iterator[str]:
     """Yield the table of files that were left alone, and of damage."""
     if report.left:
         problems = sorted(report.left[:_NAMED])
-        absent = {missing.file for missing in report.absent}
+        absent = {missing.file: missing.existing_bytes for missing in report.absent}
         would = "Files that would be left alone, and damage that would be kept"
         table = replace(_PROBLEMS, title=would) if report.dry_run else _PROBLEMS
         if report.in_place:  # all files are where they were
@@ -180,13 +193,20 @@ def _problems(report: DedupReport) -> Iterator[str]:
         yield from table.html_lines(
             {
                 "file": file,
-                "there": "no" if file in absent else "yes",
+                "there": _there(absent.get(file)),
                 "why": why if offset < 0 else f"at {offset}: {why}",
             }
             for file, offset, why in problems
         )
     if len(report.left) > _NAMED:
         yield f"<p>and {len(report.left) - _NAMED:,} more, which --json names.</p>\n"
+
+
+def _there(existing: int | None) -> str:
+    """Say whether a file is in the result, from the size of what an earlier run left there."""
+    if existing is None:
+        return "yes"
+    return "of an earlier run" if existing else "no"
 
 
 def _skipped(report: DedupReport) -> str:
@@ -197,5 +217,11 @@ def _skipped(report: DedupReport) -> str:
 
 
 def _footer(report: DedupReport) -> str:
-    what = "A dry run: nothing was changed." if report.dry_run else "Every revisit was verified."
+    what = "This run made no revisit."
+    if report.dry_run:
+        what = "A dry run: nothing was changed."
+    elif not report.proof.sound:
+        what = "Verification failed."
+    elif report.revisits:
+        what = "Every revisit that this run made was verified."
     return f"{what} {report.files:,} files of {report.records:,} records."

@@ -82,7 +82,7 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     "status-differs": "--any-status",
     "type-differs": "without --same-type",
     "indexed": "bin/index --add --crawl NAME",
-    FILE_LEFT: "what the report says of that file",
+    FILE_LEFT: "remove the cause, which is named with the file, and repeat",
 }
 REASONS = "docs/post-crawl.md#manifest, #resolve and #rewrite say more about each reason"
 _UNDO_BYTES = 1000  # more than what is kept to undo most revisits
@@ -102,6 +102,12 @@ def refused_table(rows: Sequence[Row], *, dry_run: bool) -> Table:
     if not any(row["option"] for row in rows):
         columns = tuple(column for column in columns if column.name != "option")
     return replace(REFUSED, title=title, columns=columns)
+
+
+def unique_text(report: DedupReport) -> str:
+    """Say what `DedupReport.unique` counts: also originals of revisits that were there before."""
+    what = "without a duplicate"
+    return f"{what} that is stored in full" if report.revisits_before else what
 
 
 def host_lines(hosts: Mapping[str, Sequence[int]]) -> Iterator[bytes]:
@@ -188,6 +194,8 @@ class DedupReport:
     equal_files: list[EqualFile] = field(default_factory=list)  # the first of them
     bytes_before: int = 0  # with a directory of results, of the files that were copied to it
     bytes_after: int = 0  # of the same files
+    linked_files: int = 0  # of these, other names of the same files, whose results are files
+    linked_bytes: int = 0  # of these, in `bytes_before`; not on disk
     journal: int = 0  # bytes that are kept to undo this run
     removable: int = 0  # of these, the removed records of a run in place, until it is committed
     journals: int = 0  # bytes that are kept to undo this run and earlier ones
@@ -272,10 +280,22 @@ class DedupReport:
         self.unlisted.add(directory)
         self.add_missing(directory, 0, 0)
 
+    @property
+    def lacking(self) -> list[MissingFile]:
+        """What was not copied, and has no result of an earlier run."""
+        return [file for file in self.absent if not file.existing_bytes]
+
+    def earlier_results_text(self) -> str:
+        """Say which results of earlier runs stay as they are; empty if none do."""
+        if not (files := [file for file in self.absent if file.existing_bytes]):
+            return ""
+        size = amount(sum(file.existing_bytes for file in files))
+        return singular(f"{len(files):,} files, {size}")
+
     def absent_text(self) -> str:
-        """Say how much was not copied; empty if all was."""
+        """Say how much was not copied; empty if all was, or has a result of an earlier run."""
         found = []
-        if files := [file for file in self.absent if file.file not in self.unlisted]:
+        if files := [file for file in self.lacking if file.file not in self.unlisted]:
             found += [f"{len(files):,} files", amount(sum(file.bytes for file in files))]
         if self.unlisted:
             many = (
@@ -310,13 +330,18 @@ class DedupReport:
 
     @property
     def bytes_saved(self) -> int:
-        """Bytes by which all files are smaller."""
+        """Bytes by which all files are smaller; `hosts` divide them."""
         return self.bytes_before - self.bytes_after
 
     @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of the files before the run, each once, whatever its names."""
+        return self.bytes_before - self.linked_bytes
+
+    @property
     def bytes_saved_net(self) -> int:
-        """Bytes by which all files are smaller, with those that are kept to undo the run."""
-        return self.bytes_saved - self.journal
+        """Bytes that all take less on disk, with those that are kept to undo the run."""
+        return self.bytes_on_disk - self.bytes_after - self.journal
 
     @property
     def bytes_saved_committed(self) -> int:
@@ -338,7 +363,7 @@ class DedupReport:
 
     def gain_text(self) -> str:
         """Say what to do if revisits save less than what undoes them takes; else empty."""
-        if not self.revisits or self.bytes_saved_committed > 0:
+        if not self.revisits or self.bytes_saved_committed + self.linked_bytes > 0:
             return ""
         return (
             f"what undoes a revisit takes more than these save: --min-gain {_UNDO_BYTES} makes no "
@@ -352,6 +377,22 @@ class DedupReport:
     def referring_text(self) -> str:
         """Say which results refer to what may not be there; empty if none do."""
         return as_called(referring_text(list(self.referring.values())))
+
+    def linked_text(self) -> str:
+        """Say what links to files of the set mean for its size; empty if there are none."""
+        if not self.linked_files:
+            return ""
+        dry = self.dry_run
+        links = f"{self.linked_files:,} files are links to others; their results"
+        own = "would be files of their own" if dry else "are files of their own"
+        if self.linked_files == 1:
+            links = "1 file is a link to another; its result"
+            own = "would be a file of its own" if dry else "is a file of its own"
+        return (
+            f"{links} {own}. On disk all took {amount(self.bytes_on_disk)} before; the results "
+            f"{'would take' if dry else 'take'} "
+            f"{_than_before(self.bytes_on_disk - self.bytes_after)}"
+        )
 
     def copies_text(self) -> str:
         """Say what copies of whole files mean for a run; empty if there are none."""
@@ -399,6 +440,8 @@ class DedupReport:
             "file_copies": self.file_copies,
             "file_copies_bytes": self.file_copies_bytes,
             "equal_files": [equal._asdict() for equal in self.equal_files],
+            "linked_files": self.linked_files,
+            "linked_bytes": self.linked_bytes,
             "journal_bytes": self.journals,
             "journal_bytes_added": self.journal,
             "bytes_saved": self.bytes_saved,

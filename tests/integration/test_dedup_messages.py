@@ -52,6 +52,67 @@ def test_results_of_hard_links_are_files_of_their_own(archive: Path) -> None:
     assert f"count {amount(first.stat().st_size)} that are not on disk" in said
 
 
+@pytest.mark.parametrize("dry", [False, True])
+def test_a_report_compares_results_of_links_with_what_was_on_disk(
+    archive: Path, tmp_path: Path, dry: bool
+) -> None:
+    (archive / "crawl3.warc.gz").unlink()
+    size = (archive / "crawl2.warc.gz").stat().st_size
+    for name in ("hard", "soft"):
+        (archive / f"{name}.warc.gz").hardlink_to(archive / "crawl2.warc.gz")
+    (archive / "soft.warc.gz").unlink()
+    (archive / "soft.warc.gz").symlink_to("crawl2.warc.gz")
+    page = tmp_path / "page.html"
+    words = ("dedup", archive, "--out", tmp_path / "out", "--html", page, "--work", tmp_path / "w")
+    options = ["--dry-run"] if dry else []
+    found = json.loads(typed(*words, *options, "--json")[0])
+    assert (found["linked_files"], found["linked_bytes"]) == (2, 2 * size)
+    more = found["bytes_after"] - size
+    assert more > 0 and found["bytes_saved_net"] == -more - found["journal_bytes_added"]
+    assert found["bytes_saved"] == 3 * size - found["bytes_after"]
+    takes = f"the results {'would take' if dry else 'take'} {amount(more)} more than before"
+    html = page.read_text()
+    assert takes in html and " larger: " in html and " smaller: " not in html
+    assert f"-{amount(more)}" in html and f"{amount(size)} on disk before, " in html
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    assert f"On disk all took {amount(size)} before; {takes}\n" in typed(*words, *options)[0]
+
+
+def test_a_page_of_a_run_that_found_nothing_new_says_so(archive: Path, tmp_path: Path) -> None:
+    words = ("dedup", archive, "--in-place", "--html", page := tmp_path / "page.html")
+    typed(*words)
+    html = page.read_text()
+    assert "Every revisit that this run made was verified." in html
+    assert "without a duplicate" in html and "stored in full" not in html
+    out, _ = typed(*words)
+    assert "3 captures: 3 without a duplicate that is stored in full, 0 originals" in out
+    html = page.read_text()
+    assert "3 records were revisits before this run, and no other capture became one." in html
+    assert "without a duplicate that is stored in full" in html
+    assert "This run made no revisit." in html and "was verified" not in html
+    assert "Verified" not in html
+
+
+def test_results_of_an_earlier_run_are_not_called_missing(archive: Path, tmp_path: Path) -> None:
+    out, page = tmp_path / "out", tmp_path / "page.html"
+    typed("dedup", archive, "--out", out)
+    write(archive / "crawl1.warc.gz", 1, BODIES)
+    (archive / "crawl4.warc.gz.open").write_bytes((archive / "crawl1.warc.gz").read_bytes())
+    typed("dedup", archive, "--out", out, "--html", page, status=7)
+    said, _ = typed("dedup", archive, "--out", out, "--html", page, status=7)
+    size = sum(path.stat().st_size for path in out.glob("crawl[23].warc.gz"))
+    kept = f"kept as an earlier run wrote them: 2 files, {amount(size)}; verify them (below)\n"
+    assert kept in said and f"kept: {archive}/crawl2.warc.gz" in said
+    assert "NOT COPIED, so keep the source: 1 file, " in said
+    assert "it will name 1 file not copied (file-missing), with the status 8" in said
+    html = page.read_text()
+    assert "Kept as an earlier run wrote them: 2 files" in html and "of an earlier run" in html
+    (archive / "crawl4.warc.gz.open").unlink()
+    said, _ = typed("dedup", archive, "--out", out, status=7)
+    assert kept in said and "NOT COPIED" not in said and "it will name" not in said
+    typed("verify", "--against", archive, out)
+
+
 def test_a_directory_that_cannot_be_written_to_is_named_before_anything_is_written(
     archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
