@@ -117,7 +117,7 @@ def _text_of(found: Resolved) -> Iterator[str]:
         yield singular(f"  {totals.outside:,} copies of originals that only the index has")
     if totals.unread_originals:
         count = f"{totals.unread_originals:,}"
-        yield f"  lines that may stay as their originals cannot be read: {count}"
+        yield f"  lines that may stay as their originals cannot be read, or have changed: {count}"
     yield from count_lines("not in plan: ", totals.kept)
     if totals.collisions:
         collisions = f"{totals.collisions:,} digests of {totals.collided:,} payloads"

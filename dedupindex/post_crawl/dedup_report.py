@@ -213,7 +213,7 @@ class DedupReport:
     comparable: list[tuple[str, str]] = field(default_factory=list)  # see `results_of_each`
     moved: list[tuple[str, str]] = field(default_factory=list)  # root and name, if not in place
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
-    unread_originals: int = 0  # captures that stay, as files that the index names cannot be read
+    unread_originals: int = 0  # captures that stay, as files of the index are gone or changed
     originals_in_zstd: int = 0  # revisits in other files of originals in files named .zst
     proof: Proof = field(default_factory=Proof)
     indexed: int | None = None  # files that an index read again; None: no index was updated

@@ -74,6 +74,11 @@ _UNREAD = (
     "bin/index --replace NEW INDEX --instead-of OLD, where OLD and NEW are directories, then "
     "this again"
 )
+_CHANGED = (
+    "warning: captures that may stay whole because the files of their originals have other content "
+    "than when they were indexed: {:,}. Such files: {:,} ({}). Run bin/index --replace FILE... "
+    "INDEX on these, then this again"
+)
 _NAMED = 3  # files
 Form = tuple[Any, ...]  # values of the columns that make payloads equal, without the digest
 
@@ -184,16 +189,16 @@ def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[byt
 
 
 class UnreadOriginals:
-    """Captures that an index has in files that are gone or cannot be read."""
+    """Captures that an index has in files that are gone, cannot be read or have changed."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._rows = database, list[tuple[str, str, int]]()
-        self._files: dict[str, int] = {}  # numbers, as a name need not be UTF-8
+        self._files: dict[tuple[str, bool], int] = {}  # numbers, as a name need not be UTF-8
         database.execute("CREATE TABLE unread (digest VARCHAR, date VARCHAR, file INTEGER)")
 
-    def add(self, digest: bytes, capture: Capture) -> None:
+    def add(self, digest: bytes, capture: Capture, *, changed: bool) -> None:
         """Add a capture, under the text of a digest as the set has it."""
-        file = self._files.setdefault(capture.container, len(self._files))
+        file = self._files.setdefault((capture.container, changed), len(self._files))
         self._rows.append((digest.decode("latin-1"), capture.date.decode("latin-1"), file))
         if len(self._rows) >= _BATCH:
             self._insert()
@@ -218,12 +223,16 @@ class UnreadOriginals:
               AND place NOT IN (
                 SELECT place FROM outcomes
                 WHERE outcome NOT IN ('original', 'no-original', 'no-earlier-original'))""")
-        count = number(self._database, "SELECT count(DISTINCT place) FROM lacking")
-        lacking = fetch_rows(self._database, "SELECT DISTINCT file FROM lacking")
-        names = list(self._files)
-        if missed := sorted(names[file] for (file,) in lacking):
-            warn(_UNREAD.format(count, len(missed), names_text(missed, _NAMED)))
-        return count
+        rows = fetch_rows(self._database, "SELECT DISTINCT file FROM lacking")
+        found, files = {file for (file,) in rows}, list(self._files)
+        for text, changed in ((_UNREAD, False), (_CHANGED, True)):
+            numbers = [file for file in found if files[file][1] is changed]
+            if missed := sorted(files[file][0] for file in numbers):
+                among = ", ".join(map(str, numbers))
+                query = f"SELECT count(DISTINCT place) FROM lacking WHERE file IN ({among})"
+                count = number(self._database, query)
+                warn(text.format(count, len(missed), names_text(missed, _NAMED)))
+        return number(self._database, "SELECT count(DISTINCT place) FROM lacking")
 
 
 class _IndexOriginalFinder:
@@ -256,25 +265,40 @@ class _IndexOriginalFinder:
         self, digest: Digest, text: bytes, forms: set[Form]
     ) -> Iterator[tuple[str, Line]]:
         """Yield the earliest original of each form, with the path of its file."""
-        wanted, unread = set(forms), []
+        wanted, unread = set(forms), list[tuple[Capture, bool]]()
         for path, capture in self._candidates(digest)[:TRIED]:
             if not wanted:
                 return
             try:
                 line = read_line(path, capture.offset)
             except (BadSource, BrokenRecord) as error:
-                if isinstance(error.__cause__, OSError):  # of the file, not of the record
-                    unread.append(capture)
+                is_gone = isinstance(error.__cause__, OSError)  # the file, not the record
+                if is_gone or self._has_changed(capture, path):
+                    unread.append((capture, not is_gone))
                 continue
-            if (line.url, line.date) != (capture.url, capture.date):
+            if (line.url, line.date) != (capture.url, capture.date) or line.digest != text:
+                if self._has_changed(capture, path):
+                    unread.append((capture, True))
                 continue  # another record, whose request the index has not seen
             form = self._form(line)
-            fits = line.digest == text and form in wanted and not line.not_original_reason
+            fits = form in wanted and not line.not_original_reason
             if fits and not self._is_ambiguous(line):
                 wanted.discard(form)
                 yield path, line._replace(not_rewritable_reason="outside")
-        for capture in unread if wanted else ():
-            self._unread.add(text, capture)
+        for capture, changed in unread if wanted else ():
+            self._unread.add(text, capture, changed=changed)
+
+    def _has_changed(self, capture: Capture, path: str) -> bool:
+        """Whether a file has another size or time than when it was indexed."""
+        known = self._view.container(capture.container)
+        try:
+            if is_remote(path):
+                now = facts(path).size, facts(path).version
+            else:
+                now = (status := os.stat(path)).st_size, status.st_mtime_ns
+        except (BadSource, OSError):
+            return False
+        return known is not None and (known.size, known.modified) != now
 
     def _candidates(self, digest: Digest) -> list[tuple[str, Capture]]:
         """Return captures outside of the set that may be originals, with the paths of their files.

@@ -131,7 +131,7 @@ class Totals:
     copies: int = 0
     kept: Counter[str] = field(default_factory=Counter)  # duplicates that stay whole, by reason
     outside: int = 0  # copies whose original is known from the index only
-    unread_originals: int = 0  # lines that stay, as files that the index names cannot be read
+    unread_originals: int = 0  # lines that stay, as files of the index are gone or changed
     stored: int = 0  # bytes of the copies in their files
     collisions: int = 0  # digests that several payloads have
     collided: int = 0  # payloads that these have

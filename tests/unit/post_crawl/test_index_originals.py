@@ -122,7 +122,7 @@ def test_captures_that_stay_as_the_files_of_their_originals_moved_are_counted(
         "warning: captures that may stay whole because their originals cannot be read: 2. " in said
     )
     assert f"the index has them, or not readable: 2 ({more}, {first}). If they moved, run" in said
-    assert "\n  lines that may stay as their originals cannot be read: 2\n" in text
+    assert "\n  lines that may stay as their originals cannot be read, or have changed: 2\n" in text
     assert (open_plan(plan).totals.copies, open_plan(plan).totals.unread_originals) == (2, 2)
     for part in ("1/2", "2/2"):
         typed(*words, tmp_path / "parts", "--partition", part)
@@ -132,6 +132,34 @@ def test_captures_that_stay_as_the_files_of_their_originals_moved_are_counted(
     typed(*(places.get(word, word) for word in command.split()))
     found, said = typed(*words, tmp_path / "after", "--json")
     assert json.loads(found)["copies"] == 4 and "warning" not in said
+
+
+def test_captures_that_stay_as_the_files_of_their_originals_changed_are_counted(
+    tmp_path: Path,
+) -> None:
+    """As when the index was made after a run in place, and that was undone."""
+    *bodies, lost = (Random(number).randbytes(1500) for number in range(4))
+    two_crawls(old := tmp_path / "old", bodies)
+    typed("dedup", old, "--in-place")
+    gone = write(tmp_path / "gone.warc.gz", 1, [lost], "e")
+    index = index_of(tmp_path, old, gone)
+    write(tmp_path / "set/y.warc.gz", 9, [*bodies, lost], "b")
+    words = ("dedup", tmp_path / "set", "--out", tmp_path / "out", "--index", index, "--dry-run")
+    found, said = typed(*words, "--json")
+    assert json.loads(found)["revisits"] == 4 and "warning" not in said
+    typed("rewrite", tmp_path / "old.dedup/plan", "--undo")
+    data = (old / "crawl2.warc.gz").read_bytes()
+    shift = write(tmp_path / "first.warc.gz", 1, [b"first"], "f").read_bytes()
+    (old / "crawl2.warc.gz").write_bytes(shift + data)
+    gone.unlink()
+    found, said = typed(*words, "--json")
+    assert json.loads(found)["revisits"] == 0 and json.loads(found)["unread_originals"] == 4
+    assert "because their originals cannot be read: 1. Files that are not where" in said
+    changed = f"than when they were indexed: 3. Such files: 1 ({old}/crawl2.warc.gz). Run "
+    assert f"{changed}bin/index --replace FILE... INDEX" in said
+    typed("index", "--replace", old, index)
+    found, said = typed(*words, "--json")
+    assert json.loads(found)["revisits"] == 3 and json.loads(found)["unread_originals"] == 1
 
 
 def test_captures_of_the_set_that_the_index_has_become_revisits(tmp_path: Path) -> None:
