@@ -76,7 +76,7 @@ bin/dedup s3://bucket/warcs/ --in-place --work ~/warcs.dedup    # replaces objec
 bin/rewrite ~/warcs.dedup/plan --undo              # restores the files bit for bit
 bin/rewrite ~/warcs.dedup/plan --commit            # discards the removed records
 """
-_OUTDATED = f"repeat this with --update-index: the index is outdated ({INDEX_PAGE})"
+_NOT_READ = f"repeat this with --update-index: the index has not read the results ({INDEX_PAGE})"
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
 _VERIFY = "verify: "
@@ -194,7 +194,7 @@ def _index_steps(
     if not (report.revisits or report.written) or not report.proof.sound or report.dry_run:
         return []
     if options.index:
-        return [_OUTDATED]
+        return [_NOT_READ]
     if out is None:
         return [f"{reread_step(shlex.join(sources))} ({INDEX_PAGE})"]
     return index_steps(str(out), report.moved, options.spark)

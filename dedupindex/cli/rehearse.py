@@ -60,6 +60,8 @@ def command(sources: tuple[str, ...], verbose: bool, **options: Any) -> int:
 
 def _text_of(step: Step) -> Iterator[str]:
     verdict = "passed" if step.sound else singular(f"failed: {step.failed:,} things")
+    if None in step.numbers.values():
+        verdict += "; replay was not compared: no pywb on PATH"
     yield f"{step.name}: {verdict} ({step.seconds:.1f} s)"
     for name, value in step.numbers.items():
         text = "no pywb on PATH" if value is None else str(value)

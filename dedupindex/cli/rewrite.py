@@ -82,7 +82,6 @@ _TRUSTED = (
     "before you delete anything, compare with bin/verify --against SOURCE DIR --originals "
     "DIR-OF-THE-OTHER-HOST"
 )
-_ANY = "FILE..."  # as the files that an index has to read again
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    # only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
@@ -168,7 +167,8 @@ def command(
 def _index_steps(out: Path | str | None, own: Containers, spark: str) -> list[str]:
     """Return the lines that say what an index needs after a run."""
     if out is None:
-        return [f"next: {reread_step(_ANY)} ({INDEX_PAGE})"]
+        tops = shlex.join(sorted({one.root for one in own.values()}))
+        return [f"next: {reread_step(tops)} ({INDEX_PAGE})"]
     moved = [(one.root, one.name) for one in own.values()]
     return [f"next: {step}" for step in index_steps(str(out), moved, spark)]
 
@@ -349,7 +349,7 @@ def undo_all(
             shown = finished(results, "restoring", len(tasks), progress)
             status = print_restored(chain(not_restorable, shown))
         if tasks and not status and not wants_json():
-            click.echo(as_called(f"next: {reread_step(_ANY)}"))
+            click.echo(as_called(f"next: {reread_step(shlex.join(map(str, roots)))}"))
         return status
 
 

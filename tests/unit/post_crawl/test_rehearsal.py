@@ -156,7 +156,9 @@ def test_without_pywb_no_replay_is_reported(
     steps = map(json.loads, capsys.readouterr().out.splitlines())
     assert [step["replayed"] for step in steps if "replayed" in step] == [None]
     assert main(words) == 0
-    assert "replayed       no pywb on PATH" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "replayed       no pywb on PATH" in said
+    assert "\ncompare: passed; replay was not compared: no pywb on PATH (" in f"\n{said}"
 
 
 def test_replay_without_captures_fails_the_rehearsal(

@@ -402,7 +402,7 @@ def test_the_totals_of_undoing_add_up(source: Path, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == (
         "2 files: 12 records restored; 1 file bit for bit, 0 record for record, "
         "0 copied as they are, 1 there already with 7 records, 0 left alone\n"
-        "next: an index that has these files is outdated: bin/index --replace FILE... INDEX\n"
+        f"next: an index that has these files is outdated: bin/index --replace {source} INDEX\n"
     )
     assert content(source) == before
 
