@@ -4,7 +4,7 @@ One process, the builder, adds digests and says when the filter was renewed; the
 add what they have just stored. The memory is a file without name, of which only what is used is
 occupied. It begins with numbers of 64 bits:
 
-    0    generation   counts how often the filter was begun anew
+    0    generation   another number whenever it stops answering or its tables were laid out anew
     1    tables       how many there are
     2    digests      how many distinct ones were added
     3    identity     of the index that it was made of
@@ -92,7 +92,7 @@ class SharedFilter:
         `start` is the digest's part of keys. Returns False if it has, or if that is not known.
         """
         words = self._words
-        generation = words[_GENERATION]
+        generation = words[_GENERATION]  # before `renewed`: see `stop`
         if not self.is_fresh():
             return False
         if self._has(key_of(start[1:])) or words[_GENERATION] != generation:
@@ -111,11 +111,12 @@ class SharedFilter:
 
     def _tables(self) -> list[tuple[int, int]]:
         version = self._words[_GENERATION], self._words[_TABLES]
-        if self._known[0] != version:
+        known = self._known  # which other threads replace
+        if known[0] != version:
             numbers = range(version[1])
             found = [(self._table(n, _START), self._table(n, _BLOCKS)) for n in numbers]
-            self._known = version, found
-        return self._known[1]
+            self._known = known = version, found
+        return known[1]
 
     def status(self) -> FilterStatus:
         size = sum(BLOCK * blocks for _, blocks in self._tables())
@@ -193,15 +194,22 @@ class SharedFilter:
             size = max(expected * BITS // 8 // BLOCK * BLOCK, LEAST)
             self._put_table(0, _HEADER, min(size, len(self._memory) - _HEADER))
             self._words[_TABLES] = 1
+            self._words[_GENERATION] += 1  # whoever has read tables meanwhile reads them again
 
     def renew(self, moment: float) -> None:
         """Record that it has all that was acknowledged before a moment of `clock`."""
         self._times[_RENEWED] = moment
 
     def stop(self) -> None:
-        """Answer nothing until it is renewed."""
-        self._words[_GENERATION] += 1  # first: who is about to answer looks at it again
+        """Answer nothing until it is renewed.
+
+        A lookup reads generation, `renewed`, tables and the generation again, and answers only if
+        that is the same. So `renewed` is cleared first, and tables change only after the generation
+        has: whoever reads the new generation finds `renewed` cleared, and whoever has read the old
+        one before finds another in the end. x86 keeps loads in order, and stores.
+        """
         self._times[_RENEWED] = 0.0
+        self._words[_GENERATION] += 1
 
     @contextmanager
     def _locked(self, wait: float | None) -> Iterator[bool]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from itertools import count
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -162,6 +166,85 @@ def test_one_that_is_emptied_meanwhile_answers_nothing(make: Make, clock: Clock)
 
     reader._has = emptied  # type: ignore[method-assign]
     assert not reader.lacks(start(1))
+
+
+def at_each_line(emptied: Callable[[], None], then: Callable[[], object]) -> None:
+    """Do something before each line of `begin` and `stop`, in the thread that empties a filter."""
+    codes = SharedFilter.begin.__code__, SharedFilter.stop.__code__
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code not in codes:
+            return None
+        if event == "line":
+            then()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        emptied()
+    finally:
+        sys.settrace(before)
+
+
+def test_lookups_during_each_step_of_emptying_answer_nothing(make: Make, clock: Clock) -> None:
+    """They begin before a line, and look at the tables when all lines have been run."""
+    builder, reader = make(), make(1)
+    fresh, answers = reader.is_fresh, list[bool]()
+    for begun in range(100):
+        builder.begin(7, 10)
+        builder.add([key(1)])
+        builder.renew(clock.now)
+        lines, paused, done = count(), threading.Event(), threading.Event()
+        go = threading.Event()
+
+        def pause() -> None:
+            if next(lines) == begun:  # noqa: B023
+                paused.set()  # noqa: B023
+                assert go.wait(60)  # noqa: B023
+
+        def empty() -> None:
+            at_each_line(lambda: builder.begin(7, 10), pause)  # noqa: B023
+            done.set()  # noqa: B023
+            paused.set()  # noqa: B023
+
+        def looked() -> bool:
+            found = fresh()
+            go.set()  # noqa: B023
+            assert done.wait(60)  # noqa: B023
+            return found
+
+        reader.is_fresh = looked  # type: ignore[method-assign]
+        thread = threading.Thread(target=empty)
+        thread.start()
+        assert paused.wait(60)
+        if done.is_set():  # there are fewer lines
+            break
+        answers.append(reader.lacks(start(1)))
+        thread.join()
+    assert len(answers) > 8 and not any(answers)
+
+
+def test_tables_that_are_read_while_they_are_laid_out_are_read_again(
+    make: Make, clock: Clock
+) -> None:
+    """By `status`, of which the metrics and the statistics of a server are made."""
+    builder, reader = make(), make(1)
+    for number in range(100):
+        builder.begin(7, 10)
+        lines = count()
+
+        def look() -> None:
+            if next(lines) == number:  # noqa: B023
+                reader.status()
+
+        at_each_line(lambda: builder.begin(7, 100_000), look)  # a larger table
+        builder.add([key(1)])
+        builder.renew(clock.now)
+        assert not reader.lacks(start(1)) and reader.lacks(start(2))
+        if next(lines) <= number:
+            break
+    assert number > 8
 
 
 _ADDING = """
