@@ -1,7 +1,8 @@
 """Count the requests to S3 of a run, of all its processes, by kind, also of executors of Spark.
 
 Each process counts in a file of its own in a temporary directory, mapped into memory, so that no
-count is lost when a process is killed.
+count is lost when a process is killed. An executor returns what it has counted as the last row of a
+task, so what one that is killed has sent is not known.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
 
+from dedupindex.errors import DedupError
 from dedupindex.runtime.spark import Cluster
 
 VARIABLE = "DEDUPINDEX_COUNTED_REQUESTS"  # the directory of a run, for the processes that it starts
@@ -54,6 +56,7 @@ def counted_requests() -> Iterator[CountedRequests]:
             del os.environ[VARIABLE]
             if before is not None:
                 os.environ[VARIABLE] = before
+            _mapped.pop((os.getpid(), beside), None)  # a Python of Spark's runs many tasks
 
 
 class TaskRequests(NamedTuple):
@@ -63,10 +66,19 @@ class TaskRequests(NamedTuple):
 
 
 def counting_task(work: Callable[[T], Iterable[R]], task: T) -> Iterator[R | TaskRequests]:
-    """Yield the results of a task of an executor, then the requests that it has sent."""
+    """Yield the results of a task of an executor, then the requests that it has sent.
+
+    Those of a task that raises a `DedupError` are yielded before that is raised.
+    """
     with counted_requests() as requests:
-        yield from work(task)
+        failed = None
+        try:
+            yield from work(task)
+        except DedupError as error:
+            failed = error
         yield TaskRequests(requests.totals())
+        if failed is not None:
+            raise failed
 
 
 def add_task_requests(rows: Iterable[R | TaskRequests]) -> Iterator[R]:
