@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
@@ -12,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from cassandra.timestamps import MonotonicTimestampGenerator
 
 from dedupindex.capture import Capture
 from dedupindex.crawls.stores import make_store
@@ -23,6 +25,7 @@ from dedupindex.index.engines.cassandra.metadata import Lease
 from dedupindex.post_crawl.purge.remove import purge, survey
 from dedupindex.post_crawl.purge.target import Target, TargetKind
 from tests.conftest import On
+from tests.peers.cassandra import Keyspaces
 from tests.support.captures import capture
 from tests.support.commands import typed
 from tests.support.purging import begin, held, load, revisit_of
@@ -108,6 +111,32 @@ def test_a_purge_that_is_killed_at_any_write_is_completed_by_another(
             assert not survey(index, container(FIRST)).live
             load(index, [capture(number, A, 1, container=FIRST) for number in range(30)])
             assert held(index) == after, at
+
+
+def test_a_clock_that_is_behind_removes_captures_of_crawls(
+    keyspaces: Keyspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server that stored them may be another machine; no tombstone stands for a file."""
+    monkeypatch.setattr("dedupindex.crawls.stores.cassandra_crawl_registry.AGE", 0.0)
+    with keyspaces.some() as new:
+        address = new()
+        keyspaces.spoiled.add(address)  # of rows from the future
+        index, name = begin(tmp_path, address), Path(FIRST).name
+        with closing(make_store(index)) as store:
+            with monkeypatch.context() as patch:
+                patch.setattr(MonotonicTimestampGenerator, "__call__", lambda self: _now(60))
+                reported = [capture(number, A, 1, container=name) for number in range(3)]
+                store.write(partial(report_captures, name="a", captures=reported))
+            purge(index, container(name), force=True)
+            with store.reading() as reading:
+                crawl = reading.crawl("a")
+            assert not any(store.batches()) and not any(store.keys_of(crawl))
+        assert not survey(index, container(name)).live
+
+
+def _now(ahead: int) -> int:
+    """Return the microseconds of a clock that is some seconds ahead."""
+    return time.time_ns() // 1000 + ahead * 1_000_000
 
 
 def test_the_last_copy_of_a_payload_is_protected_on_a_cluster(address: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import time_ns
 from typing import TypeVar
 
 from dedupindex.capture import Capture
@@ -43,7 +44,7 @@ from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.added_digests import AddedDigests
 from dedupindex.index.engines.cassandra.cassandra_schema import listing, tables_exist
-from dedupindex.index.engines.cassandra.cql import Call, Statement, Unclear, Use, connect
+from dedupindex.index.engines.cassandra.cql import Call, Row, Statement, Unclear, Use, connect
 from dedupindex.index.engines.cassandra.metadata import About, has_signature, signature_of
 from dedupindex.index.format.cells import Keys, container_of, digest_prefix, entries_of, split_key
 from dedupindex.index.format.tombstones import REVISIT
@@ -52,10 +53,18 @@ _PUT_ROW = Statement(
     "INSERT INTO KS.capture (dk, live, rest, crawl, cell) VALUES (?, 1, ?, ?, ?)", Use.WRITE
 )
 _DROP_ROW = Statement(
-    "DELETE FROM KS.capture WHERE dk = ? AND live = 1 AND rest = ? AND crawl = ?", Use.WRITE
+    "DELETE FROM KS.capture USING TIMESTAMP ? WHERE dk = ? AND live = 1 AND rest = ? AND crawl = ?",
+    Use.WRITE,
+)
+_WRITTEN = Statement(  # with the values of `rows_of`
+    "SELECT rest, crawl, WRITETIME(cell) FROM KS.capture "
+    "WHERE dk = ? AND live = 1 AND rest >= ? AND rest <= ?",
+    Use.WRITE,
 )
 _ENLIST = Statement("INSERT INTO KS.reported (crawl, part, key) VALUES (?, ?, ?)", Use.WRITE)
-_UNLIST = Statement("DELETE FROM KS.reported WHERE crawl = ? AND part = ? AND key = ?", Use.WRITE)
+_UNLIST = Statement(
+    "DELETE FROM KS.reported USING TIMESTAMP ? WHERE crawl = ? AND part = ? AND key = ?", Use.WRITE
+)
 _CLAIM_SERIAL = Statement(
     "SELECT crawl, until, secret FROM KS.claim WHERE dk = ? AND namespace = ?", Use.SERIAL
 )
@@ -158,12 +167,18 @@ class CassandraWriting(CassandraReading, Writing):
         self._cells[key, crawl.number] = None
 
     def drop_cells(self, crawl: Crawl, keys: Sequence[bytes]) -> None:
-        found = self.session.execute_many(map(rows_of, keys))
-        for key, rows in zip(keys, found, strict=True):
-            for rest, number, _ in rows:
-                if number == crawl.number:
-                    self._dropped.append((_DROP_ROW, (split_key(key)[0], rest, number)))
-            self._unlisted.append((_UNLIST, (crawl.number, part_of_key(key), key)))
+        for key, rows in self._rows_written(keys):
+            own = [(rest, written) for rest, number, written in rows if number == crawl.number]
+            after = _after(written for _, written in own)
+            for rest, _ in own:
+                place = split_key(key)[0], rest, crawl.number
+                self._dropped.append((_DROP_ROW, (after, *place)))
+            self._unlisted.append((_UNLIST, (after, crawl.number, part_of_key(key), key)))
+
+    def _rows_written(self, keys: Sequence[bytes]) -> Iterator[tuple[bytes, list[Row]]]:
+        """Yield each key with its rows: rest, crawl, and the timestamp that they have."""
+        calls = [(_WRITTEN, values) for _, values in map(rows_of, keys)]
+        return zip(keys, self.session.execute_many(calls), strict=True)
 
     def list_url(self, key: bytes) -> None:
         if self.store.by_url:
@@ -234,24 +249,38 @@ class CassandraWriting(CassandraReading, Writing):
         """List keys before their first capture is written, so that `drop_cells` finds all."""
         listed, unlisted = list[Call](), list(self._unlisted)
         put, dropped = list[Call](), list(self._dropped)
+        gone: dict[_Place, set[bytes]] = {}
         for (key, number), cell in self._cells.items():
             held = self._held[key, number]
             before = set(entries_of(held)) if held else set()
             after = set(entries_of(cell)) if cell else set()
             if after and not before:
                 listed.append((_ENLIST, (number, part_of_key(key), key)))
-            if not after:
-                unlisted.append((_UNLIST, (number, part_of_key(key), key)))
+            if before - after or not after:
+                gone[key, number] = before - after
             for entry in after - before:
                 place = row_key(key, entry, number)
                 put.append((_PUT_ROW, (*place, sealed_row(*place, entry))))
-            dropped += [(_DROP_ROW, row_key(key, entry, number)) for entry in before - after]
+        rows = dict(self._rows_written(list({key for key, _ in gone})))
+        for (key, number), entries in gone.items():
+            later = _after(written for _, crawl, written in rows[key] if crawl == number)
+            dropped += [(_DROP_ROW, (later, *row_key(key, entry, number))) for entry in entries]
+            if not self._cells[key, number]:
+                unlisted.append((_UNLIST, (later, number, part_of_key(key), key)))
         for asked in (listed, self._urls, put, dropped, unlisted):
             self._all(asked)
 
     def _all(self, asked: Iterable[Call]) -> None:
         for _ in self.session.execute_many(asked):
             pass
+
+
+def _after(written: Iterable[int]) -> int:
+    """Return the timestamp of a removal: now, and later than the rows whose timestamps are given.
+
+    These are of the clocks of other machines, which may be ahead of ours.
+    """
+    return max(time_ns() // 1000, 1 + max(written, default=0))
 
 
 class CassandraStore(Store):
