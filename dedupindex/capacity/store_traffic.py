@@ -9,6 +9,7 @@ from math import ceil, log2
 from dedupindex.capacity.rates import Table
 
 _OPEN = 64  # files with originals that are open at the same time
+_TRIED = 6  # PUTs, parts and POSTs with which a run tries the store of its results
 _FEED = 1 << 14  # bytes that a reader reads beyond a record, on average
 
 
@@ -97,10 +98,10 @@ class StoredArchive:
         return self._compared("dry_run")
 
     def rewrite(self) -> StoreTraffic:
-        """Writing is tried; each file is read, its originals, and then the result of it."""
+        """The store is tried; each file is read, its originals, and then the result of it."""
         back = StoreTraffic(
             self.written, self.written, self.files * self._whole(self.result), 0, 0,
-            self.files * self._puts(self.result) + 1,
+            self.files * self._puts(self.result) + _TRIED,
         )  # fmt: skip
         return self._compared("rewrite") + back
 
@@ -128,7 +129,8 @@ class StoredArchive:
         """``bin/undedup`` into a store: results and originals are read, and what was written."""
         wholes = self._whole(self.result) + self._whole(self.per_file)
         found = self._of_files("undo", self.written + self.size, wholes)
-        written = StoreTraffic(0, self.size, 0, 0, 0, self.files * self._puts(self.per_file))
+        puts = self.files * self._puts(self.per_file) + _TRIED
+        written = StoreTraffic(0, self.size, 0, 0, 0, puts)
         return found + written + self._originals(self.openings)
 
     def _compared(self, run: str) -> StoreTraffic:

@@ -32,6 +32,7 @@ from dedupindex.cli.options import (
     wants_json,
 )
 from dedupindex.cli.progress_bar import captures_of, show_progress
+from dedupindex.cli.sent_requests import sent_requests
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.export import cdx_file, warcprox_dedup, wget_cdx
@@ -46,8 +47,14 @@ from dedupindex.export.cdx_file import NO_PLACE, CdxExport, CdxForm
 from dedupindex.export.warcprox_dedup import WarcproxExport
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
-from dedupindex.object_store import check_creatable, create_object
-from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
+from dedupindex.object_store import (
+    CountedRequests,
+    check_conditions,
+    check_creatable,
+    counted_requests,
+    create_object,
+)
+from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport, is_single
 from dedupindex.post_crawl.self_contained import export as export_subset
 from dedupindex.runtime.files import atomic_path
 from dedupindex.runtime.tables import amount, printable, singular
@@ -348,10 +355,18 @@ def _self_contained(
     """Write a subset of a collection; returns the exit status."""
     if out is None or not sources:
         raise click.UsageError("--self-contained takes a SOURCE, and -o for where to write")
-    if isinstance(out, Path):
-        return _report_subset(_export_subset(sources, out, options), out)
+    with counted_requests() as requests:
+        if isinstance(out, Path):
+            return _report_subset(_export_subset(sources, out, options), out, requests)
+        return _export_to_store(sources, out, options, requests)
+
+
+def _export_to_store(
+    sources: tuple[str, ...], out: str, options: dict[str, Any], requests: CountedRequests
+) -> int:
     check_creatable(out)
     top, _, name = out.rstrip("/").rpartition("/")
+    check_conditions(top if is_single(name) else out)
     with TemporaryDirectory(prefix="dedupindex-export-") as beside:
         exported = _export_subset(sources, Path(beside, name), options)
         for path in sorted(filter(Path.is_file, Path(beside).rglob("*"))):
@@ -360,7 +375,7 @@ def _self_contained(
                     create_object(file, f"{top}/{path.relative_to(beside)}")
             except FileExistsError as error:
                 raise BadInput(str(error)) from error
-        return _report_subset(exported, out)
+        return _report_subset(exported, out, requests)
 
 
 def _export_subset(sources: tuple[str, ...], out: Path, options: dict[str, Any]) -> SubsetReport:
@@ -383,7 +398,7 @@ def _warn_of(finding: Finding) -> None:
     say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
 
 
-def _report_subset(exported: SubsetReport, out: Path | str) -> int:
+def _report_subset(exported: SubsetReport, out: Path | str, requests: CountedRequests) -> int:
     if not exported.records:
         say("nothing was written: no record that was read matches")
     sums = singular(
@@ -396,7 +411,8 @@ def _report_subset(exported: SubsetReport, out: Path | str) -> int:
         for reason, count in sorted(exported.findings.items())
     ]
     lines = [sums + printable(str(out)), *found] if exported.records else []
-    print_result(exported.as_json(), lines)
+    sent = sent_requests(requests)
+    print_result({**exported.as_json(), **sent.as_json()}, [*lines, *sent.lines()])
     if exported.dangling:
         say("some originals are in none of the SOURCEs: name where they may be with --originals")
     levels = {REASONS[reason] for reason in exported.findings}

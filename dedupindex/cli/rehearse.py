@@ -10,6 +10,8 @@ import click
 from dedupindex.cli.common import UNSOUND, Command, print_result, say, status_7, warn
 from dedupindex.cli.options import COUNT, PATH, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.cli.sent_requests import sent_requests
+from dedupindex.object_store import counted_requests
 from dedupindex.post_crawl.rehearsal import RehearseOptions, Step, rehearse
 from dedupindex.runtime.tables import amount, printable, singular
 
@@ -47,10 +49,16 @@ def command(sources: tuple[str, ...], verbose: bool, **options: Any) -> int:
     """
     sound, left = True, False
     with show_progress(verbose=verbose) as progress:
-        for step in rehearse(list(sources), RehearseOptions(**options), say, progress):
+        steps = rehearse(list(sources), RehearseOptions(**options), say, progress)
+        while True:
+            with counted_requests() as requests:
+                step = next(steps, None)
+                sent = sent_requests(requests)
+            if step is None:
+                break
             sound, left = sound and step.sound, left or bool(step.left)
             warn(step.left)
-            print_result(step.as_json(), _text_of(step))
+            print_result({**step.as_json(), **sent.as_json()}, [*_text_of(step), *sent.lines()])
     if not sound:
         return UNSOUND
     if left:

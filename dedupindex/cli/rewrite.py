@@ -34,7 +34,12 @@ from dedupindex.cli.result_lists import (
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
 from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput, Damaged, DedupError, as_called
-from dedupindex.object_store import CountedRequests, counted_requests, redacted
+from dedupindex.object_store import (
+    CountedRequests,
+    check_conditions,
+    counted_requests,
+    redacted,
+)
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
@@ -288,9 +293,14 @@ def _rewrite(
     paths = (file.path for file in containers.values())
     if job.out is not None and not job.store and (lost := lost_owners(paths, job.out)):
         say(f"warning: {lost}")
+
+    def begin() -> None:
+        if job.store:
+            check_conditions(job.store)
+
     with show_progress() as progress:
         progress(ProgressUpdate("rewriting", 0, total))
-        for outcome in rewrite(job, processes, cluster=cluster):
+        for outcome in rewrite(job, processes, begin, cluster):
             totals.add(outcome)
             read += outcome.bytes_before
             progress(ProgressUpdate("rewriting", read, total))

@@ -27,10 +27,16 @@ from dedupindex.cli.rewrite import (
     undo_all,
     undo_below,
 )
-from dedupindex.cli.sent_requests import sent_requests
 from dedupindex.cli.verify import PLACE
 from dedupindex.errors import BadInput, as_called
-from dedupindex.object_store import check_creatable, counted_requests, is_remote, redacted
+from dedupindex.object_store import (
+    CountedRequests,
+    check_conditions,
+    check_creatable,
+    counted_requests,
+    is_remote,
+    redacted,
+)
 from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.result_place import (
     NOT_IN_PLACE,
@@ -130,11 +136,10 @@ def command(
         if isinstance(out, str) and not dry_run:
             target = Path(stack.enter_context(TemporaryDirectory(prefix="dedupindex-undedup-")))
             task, place = task._replace(out=target), StorePlace(out, target)
+            check_conditions(out)
         elif isinstance(out, Path):
             task = task._replace(out=out)
-        status = _restore(results, task, place, originals, jobs)
-        for line in sent_requests(requests).lines():
-            say(line)
+        status = _restore(results, task, place, originals, jobs, requests)
     if out is not None and not dry_run and not wants_json():
         for line in _next(results, str(out)):
             click.echo(as_called(printable(line)))
@@ -222,7 +227,7 @@ def _results_at(directories: tuple[Path | str, ...], state: Path | None) -> list
 
 def _restore(
     found: list[Results], meant: Undo, place: StorePlace | None, originals: Sequence[Place],
-    jobs: int,
+    jobs: int, requests: CountedRequests,
 ) -> int:  # fmt: skip
     """Restore all files as `meant`, and from there to a place in a store if one is given."""
     unreadable = list[Restored]()
@@ -243,7 +248,7 @@ def _restore(
         check_exists(one)
     results = _results(found, tasks, place, originals, jobs)
     left = chain(unreadable, _without_file(found, tasks))
-    return print_restored(chain(left, results), dry=meant.dry)
+    return print_restored(chain(left, results), requests, dry=meant.dry)
 
 
 def _results(

@@ -7,7 +7,7 @@ Failures are retried. fsspec is an extra; it is imported when the first address 
 
 from __future__ import annotations
 
-from dedupindex.object_store.copied_parts import in_same_store, try_writing
+from dedupindex.object_store.copied_parts import in_same_store
 from dedupindex.object_store.count_requests import (
     CountedRequests,
     TaskRequests,
@@ -35,7 +35,7 @@ from dedupindex.object_store.glob import (
     list_directory,
 )
 from dedupindex.object_store.read_object import RemoteFile, open_anywhere
-from dedupindex.object_store.replace_object import locked_prefix, replace_object
+from dedupindex.object_store.replace_object import check_conditions, locked_prefix, replace_object
 from dedupindex.object_store.store_address import (
     check_address,
     check_path,
@@ -63,10 +63,10 @@ from dedupindex.object_store.write_object import (
 __all__ = [
     "AT_ONCE", "CountedRequests", "FoundObject", "ObjectFacts", "PartialCopy", "RemoteEntry",
     "RemoteFile", "TaskRequests", "add_task_requests", "addresses_below", "check_address",
-    "check_creatable", "check_path", "check_reader", "check_writable", "copy_object", "copy_source",
-    "counted_requests", "counting_task", "create_object", "download", "facts", "facts_or_none",
-    "fetched", "find_objects", "in_same_store", "is_lasting", "is_many", "is_object", "is_remote",
-    "list_directory", "local", "locked_prefix", "meant_address", "open_anywhere", "redacted",
-    "remove_object", "replace_object", "task_rows", "try_writing", "upload", "with_retries",
-    "write_marker",
+    "check_conditions", "check_creatable", "check_path", "check_reader", "check_writable",
+    "copy_object", "copy_source", "counted_requests", "counting_task", "create_object", "download",
+    "facts", "facts_or_none", "fetched", "find_objects", "in_same_store", "is_lasting", "is_many",
+    "is_object", "is_remote", "list_directory", "local", "locked_prefix", "meant_address",
+    "open_anywhere", "redacted", "remove_object", "replace_object", "task_rows", "upload",
+    "with_retries", "write_marker",
 ]  # fmt: skip

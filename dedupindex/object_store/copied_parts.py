@@ -20,7 +20,7 @@ PART = LONG_RANGE  # bytes; S3 takes parts from 5 MiB on, but for the last
 _COPIED = 256 << 20  # bytes of one part that is copied; S3 takes 5 GiB
 _MOST_PARTS = 3_000  # of each kind; S3 takes 10,000 in all
 _AT_ONCE = 2  # parts; those that are sent are in memory
-_TRIED = ".dedupindex-tried-to-write"  # a name that no result has
+TRIED = ".dedupindex-tried-to-write"  # a name that no result has
 _UNKNOWN = (400, 405, 501)  # statuses of a store that knows no uploads in parts
 _TAKEN = 412  # status: the name is not free, or the source of a copy has changed
 NOT_THERE = 404  # status: there is no object to replace
@@ -104,12 +104,13 @@ def put_with_copies(
     return written
 
 
-def try_writing(address: str) -> None:
-    """Raise `BadSource` if the store lets nobody write below an address; leaves nothing there.
+def try_writing(address: str) -> bool:
+    """Return whether the store takes objects of parts below an address; leaves nothing there.
 
-    An upload in parts is begun and given up: no object is there meanwhile.
+    Raises `BadSource` if it lets nobody write there. An upload in parts is begun and given up: no
+    object is there meanwhile.
     """
-    request, target = s3_request(f"{address.rstrip('/')}/{_TRIED}")
+    request, target = s3_request(f"{address.rstrip('/')}/{TRIED}")
 
     def begin() -> Any:
         try:
@@ -119,9 +120,11 @@ def try_writing(address: str) -> None:
                 return None  # it may take objects that are written at once
             raise
 
-    if (started := with_retries(address, begin, "written")) is not None:
-        with suppress(Exception):  # without parts it costs nothing, and expires with others
-            request("abort_multipart_upload", **target, UploadId=started["UploadId"])
+    if (started := with_retries(address, begin, "written")) is None:
+        return False
+    with suppress(Exception):  # without parts it costs nothing, and expires with others
+        request("abort_multipart_upload", **target, UploadId=started["UploadId"])
+    return True
 
 
 class _Upload:

@@ -2,7 +2,8 @@
 
 An object is written whole, in parts if it is large, under the condition that its name is free
 (``If-None-Match: *``): of two writers one wins, and nothing is overwritten. Only stores that
-speak S3 are written to, because others may ignore the condition.
+speak S3 are written to, because others may ignore the condition; before the first object, a run
+calls `check_conditions`, as some that speak S3 do as well.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An object is replaced under the condition that it has a known ETag (``If-Match``), so one that
 somebody else has written meanwhile is never replaced. A store that ignores such conditions is
-refused when a prefix is locked.
+refused when a prefix is locked, or before the first object is created below it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,25 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
+import blake3
+
 from dedupindex.errors import SOURCE_ERRORS, BadSource, IndexBusy
 from dedupindex.object_store.copied_parts import (
     NOT_THERE,
+    TRIED,
     CopyRefused,
     CopySource,
     is_refused,
     put_with_copies,
     s3_request,
     status_of,
+    try_writing,
 )
 from dedupindex.object_store.create_object import LARGE
 from dedupindex.object_store.store_address import redacted
@@ -35,7 +39,7 @@ from dedupindex.runtime.atomic_replace import CopiedRange
 _NOT_IMPLEMENTED = 501  # status
 _NO_CONDITION = (400, 501)  # statuses of a store that deletes under no condition
 _NO_ETAG = '"00000000000000000000000000000000"'  # that no object has
-_TRIES = 3  # to get a lock
+_TRIES = 3  # to get a lock, or to see a condition refused
 _held = set[str]()  # the tokens of the locks of this process
 
 
@@ -78,8 +82,49 @@ def _unconditional(address: str) -> BadSource:
     return BadSource(
         f"{redacted(address)}: the store does not write under conditions (If-Match, "
         "If-None-Match), so an object that somebody else writes could be lost: write the results "
-        "to another prefix with --out"
+        "to a directory, and upload that"
     )
+
+
+def check_conditions(address: str) -> None:
+    """Raise `BadSource` unless objects can be created below an address, and only where none are.
+
+    A small object is created there and removed. If this is killed meanwhile, the object stays until
+    the next call on this machine, as its name has that of the machine.
+    """
+    in_parts = try_writing(address)
+    machine = blake3.blake3(socket.gethostname().encode()).hexdigest(8)
+    tried, data = f"{address.rstrip('/')}/{TRIED}-{machine}", b"\n"
+    try:
+        for _ in range(_TRIES):  # another run of this machine may remove the object meanwhile
+            _put(tried, data, IfNoneMatch="*")
+            if not _ignores(tried, data, ("",), in_parts=in_parts):
+                return
+        raise _unconditional(address)
+    finally:
+        with suppress(*SOURCE_ERRORS):
+            remove_object(tried)
+
+
+def _ignores(address: str, data: bytes, etags: Sequence[str], *, in_parts: bool = True) -> bool:
+    """Return whether a store replaces an object under a condition that does not hold.
+
+    `etags` are those that the object does not have; an empty one stands for `If-None-Match: *`.
+    With `in_parts` the conditions are tried as well when an object of parts is completed.
+    """
+    if any(_put(address, data, **_condition(etag)) for etag in etags):
+        return True
+    if not in_parts:
+        return False
+    source = CopySource(address, "", ())
+    with TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        return any(put_with_copies(file, len(data), address, source, etag) for etag in etags)
+
+
+def _condition(etag: str) -> dict[str, str]:
+    return {"IfMatch": etag} if etag else {"IfNoneMatch": "*"}
 
 
 # --- locks ---
@@ -97,28 +142,13 @@ def locked_prefix(address: str) -> Iterator[None]:
     _acquire(address, data)
     _held.add(token)
     try:
-        if (
-            _put(address, data, IfNoneMatch="*")
-            or _put(address, data, IfMatch=_NO_ETAG)
-            or _puts_parts(address, data)
-        ):
+        if _ignores(address, data, ("", _NO_ETAG)):
             raise _unconditional(address)
         yield
     finally:
         _held.discard(token)
         with suppress(*SOURCE_ERRORS):  # the next run takes it over
             _release(address, data)
-
-
-def _puts_parts(address: str, data: bytes) -> bool:
-    """Return whether a store ignores conditions when it completes an object of parts."""
-    source = CopySource(address, "", ())
-    with TemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        return any(
-            put_with_copies(file, len(data), address, source, etag) for etag in ("", _NO_ETAG)
-        )
 
 
 def _release(address: str, data: bytes) -> None:

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, Damaged, DedupError, SettingsConflict
 from dedupindex.index import open_index
-from dedupindex.object_store import is_remote, list_directory, local, try_writing
+from dedupindex.object_store import check_conditions, is_remote, list_directory, local
 from dedupindex.object_store.store_address import S3, scheme_of
 from dedupindex.post_crawl.dedup_report import NO_ARCHIVE, DedupReport, by_host, host_lines
 from dedupindex.post_crawl.estimate_duplicates import (
@@ -160,7 +160,7 @@ def dedup(
             then = " --in-place" if is_remote(place) else " --out OTHER, and run bin/dedup OTHER"
             say(_UNDO_DATA.format(place, shlex.quote(place) + then))
         if options.store and not options.dry:
-            try_writing(options.store)
+            check_conditions(options.store)
         if linked := _linked_sizes(files):
             say(singular(_LINKS.format(f"{len(linked):,} files", amount(sum(linked)))))
     _check_work(options.work, found)

@@ -120,6 +120,11 @@ class SubsetReport:
         return {**numbers, "findings": dict(sorted(self.findings.items()))}
 
 
+def is_single(name: str) -> bool:
+    """Return whether a subset of this name is one file, and not a directory."""
+    return name.lower().endswith(_SUFFIX)
+
+
 def export(
     sources: Sequence[str], originals: Sequence[str], wanted: SubsetFilter, out: Path,
     processes: int = 1, on_finding: Callable[[Finding], None] = lambda finding: None,
@@ -130,7 +135,7 @@ def export(
     These may also be in `originals`. `on_finding` gets what is wrong with the subset, remarks left
     out. Raises `BadSource`, `DedupError`, and `BadInput` if a file of the subset exists already.
     """
-    single = out.name.lower().endswith(_SUFFIX)
+    single = is_single(out.name)
     if single and os.path.lexists(out):
         raise BadInput(f"{out} exists already")
     found, others = find(sources), find(originals)

@@ -20,6 +20,7 @@ from typing import BinaryIO, ClassVar, NamedTuple
 from dedupindex.errors import BadInput, BadSource, DedupError, IndexBusy
 from dedupindex.object_store import (
     FoundObject,
+    check_conditions,
     create_object,
     download,
     facts,
@@ -171,12 +172,14 @@ def convert_all(
     """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails.
 
     With the address of a `store`, results are created below it, and `out` is only where their names
-    begin.
+    begin. Raises `BadSource` if it is a store that ignores conditions.
     """
     sizes = [task.size for task in tasks if store or not task.target.is_file()]
     check_free_space(out, 3 * sum(sizes[:processes]) if store else sum(sizes))
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
+        if store and tasks:
+            check_conditions(store)
         yield from side_by_side(_run, _ConvertJob(work, out, store), tasks, processes)
 
 

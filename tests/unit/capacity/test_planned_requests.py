@@ -81,7 +81,7 @@ def agree(sent: dict[str, int], planned: Any, gets: float = GETS) -> None:
 
 def asked(bucket: Bucket) -> dict[str, int]:
     """Return the requests that the server has had, by kind."""
-    counts = dict.fromkeys((*PUTS, "get", "head", "list"), 0)
+    counts = dict.fromkeys((*PUTS, "get", "head", "list", "delete"), 0)
     for method, path, _ in bucket.server.requests:
         counts["list" if "list-type=" in path else method.lower()] += 1
     return counts
