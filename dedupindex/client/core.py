@@ -209,7 +209,7 @@ TRIES = 2  # of a report
 PAUSE = 0.2  # seconds between them
 _MOST_SPLITS = 200  # of a request that is refused, before the rest of it is dropped
 _LOST_TOKENS = 10_000  # kept, of claims whose answer was lost
-_REASONS = 20  # that are logged, of captures that the index does not take
+_REASONS = 20  # that are logged, of captures that are not taken or not reported
 _log = logging.getLogger("dedupindex.client")
 
 
@@ -245,7 +245,7 @@ class ClientBase(Generic[_TransportT]):
         self._who = token_hex(8)  # each process of a crawl has counts of its own
         self._sent_counts: dict[str, dict[str, Any]] = {}  # the last, by crawl
         self._begun: dict[str, Ask] = {}  # the requests that begin crawls
-        self._reasons = set[str]()  # logged, why captures were not taken
+        self._reasons = set[str]()  # logged, why captures were not taken or not reported
         # Tokens of claims whose answer was lost: claiming again with them is not `Taken`.
         self._lost: dict[tuple[str, str], str] = {}
         authorized = requests.authorized(url, token, headers)
@@ -424,8 +424,8 @@ class ClientBase(Generic[_TransportT]):
         lost = self._queue.clear()
         for crawl, count in lost.items():
             self.counts.reported(crawl, Reported(dropped=count))
-        if lost:
-            _log.warning("%d captures could not be reported; index their WARCs later", lost.total())
+        if missing := self.counts.as_json()["not_reported"]:
+            _log.warning("captures that could not be reported: %d; index their WARCs", missing)
         for name, value in self._unsent_counts():
             make = partial(requests.on_crawl, name, "counts", value, self._short)
             yield from self._ask(make, dict)
@@ -488,7 +488,8 @@ class ClientBase(Generic[_TransportT]):
             total += done
             if not is_sent:
                 break
-        self._log_reasons(total)
+        for reason in total.why:
+            self._log_once("captures that are not taken", reason)
         return replace(total, kept=len(self._queue))
 
     def _send_batch(self, batch: CaptureBatch) -> Steps[tuple[Reported, bool]]:
@@ -515,12 +516,11 @@ class ClientBase(Generic[_TransportT]):
             self.counts.reported(batch.crawl, total)
         return total, not parts
 
-    def _log_reasons(self, done: Reported) -> None:
-        """Log each reason why captures were not taken once, so that a crawl does not fill a log."""
-        for reason in done.why:
-            if reason not in self._reasons and len(self._reasons) < _REASONS:
-                self._reasons.add(reason)
-                _log.warning("captures that are not taken (this is said once): %s", reason)
+    def _log_once(self, what: str, reason: str) -> None:
+        """Log a reason if it was not logged before, so that a crawl does not fill a log."""
+        if reason not in self._reasons and len(self._reasons) < _REASONS:
+            self._reasons.add(reason)
+            _log.warning("%s (this is said once): %s", what, reason)
 
     def _deliver(self, batch: CaptureBatch, *, is_split: bool) -> Steps[Reported | NotAsked | None]:
         """Send captures, at most `TRIES` times; return None if they can be sent later.
@@ -537,9 +537,7 @@ class ClientBase(Generic[_TransportT]):
             elif done.why in _OF_A_PART and is_split and len(batch.captures) > 1:
                 return done
             elif done.why not in _TRANSIENT:
-                count = len(batch.captures)
-                what = "1 capture" if count == 1 else f"{count} captures"
-                _log.warning("%s not reported: %s", what, done.message)
+                self._log_once("captures that are not reported", done.message)
                 return Reported(dropped=len(batch.captures))
             elif done.why == "outage":
                 break

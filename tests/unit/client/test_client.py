@@ -210,6 +210,18 @@ def test_the_client_says_why_captures_are_not_taken(
     assert len(logged()) == 20
 
 
+def test_a_server_that_refuses_reports_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    unknown = b'{"error": {"code": "unauthorized", "message": "this token is not known here"}}'
+    with Client(transport=Mock(lambda ask: Reply(401, unknown)), crawl="c") as client:
+        for number in range(32):
+            assert client.report([stored(number)]).dropped == 1
+    logged = [one.getMessage() for one in caplog.records if one.name == "dedupindex.client"]
+    assert logged == [
+        "captures that are not reported (this is said once): this token is not known here",
+        "captures that could not be reported: 32; index their WARCs",
+    ]
+
+
 def nested(depth: int) -> Any:
     value: Any = "x"
     for _ in range(depth):
