@@ -455,7 +455,6 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     yield f"Answered with errors: {content['errors']:,}{among if content['errors'] else ''}"
     yield f"Average lookup time:  {content['average_lookup_ms']} ms"
     yield f"99 of 100 lookups:    {content['p99_lookup_ms']} ms at most"
-    yield f"Last lookup time:     {content['last_lookup_ms']} ms"
     for name, row in content["strategies"].items():
         share = f"{row['duplicates']:,} duplicates ({share_text(row['duplicates_percent'])})"
         yield singular(f"  {name + ':':<20}{row['lookups']:,} lookups, {share}")

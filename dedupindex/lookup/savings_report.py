@@ -39,6 +39,7 @@ PARTS = (
 """What a lookup found, in the order and with the colours of all pictures."""
 HANDLED_BY_CRAWL = "hits and reported captures"
 """Whose payload the bytes of a crawl are: lookups that found nothing state no size."""
+_SAVED, _WOULD_SAVE = "Payload saved", "Payload that would be saved"
 HEADINGS = {"mime": "media type", "status": "HTTP status"}
 DUPLICATES = (
     ReportColumn("duplicates", "duplicates"),
@@ -182,12 +183,13 @@ def as_json(head: dict[str, Any], table: Table | None, groups: Iterable[Row]) ->
 
 
 def duplicate_lines(
-    head: Row, handled: str = "", among: str = "", among_bytes: str = ""
+    head: Row, handled: str = "", among: str = "", among_bytes: str = "", *, is_made: bool = True
 ) -> Iterator[str]:
     """Yield the lines of hits and misses, with the names that pages have.
 
     `handled` says whose bytes the total is, if not those of all that was looked up; `among` and
-    `among_bytes`, of what the shares of captures and of bytes are, if that is not all.
+    `among_bytes`, of what the shares of captures and of bytes are, if that is not all. Without
+    `is_made` nothing was saved: it is what would be.
     """
     found = share_text(head["duplicates_percent"])
     yield f"Duplicates:           {head['duplicates']:,} ({found}{among})"
@@ -195,7 +197,8 @@ def duplicate_lines(
     yield f"Payload:              {bytes_text(head['handled_bytes'])}{of_what}"
     share = head["duplicate_bytes_percent"]
     percent = "" if share is None else f", {share_text(share)}{among_bytes}"
-    yield f"Payload saved:        {bytes_text(head['duplicate_bytes'])}{percent}"
+    label = f"{_SAVED}:       " if is_made else f"{_WOULD_SAVE}:"
+    yield f"{label} {bytes_text(head['duplicate_bytes'])}{percent}"
 
 
 def class_lines(head: Row, new_bytes: str = "bytes") -> Iterator[str]:
@@ -274,7 +277,7 @@ def against_lines(head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
     for name, count in head["refused"].items():
         yield f"  not looked up: {name:<26}{count:>12,}"
     yield f"Looked up:            {head['handled']:,}"
-    yield from duplicate_lines(head)
+    yield from duplicate_lines(head, is_made=False)
     full, full_bytes = head["stored_duplicates"], head["stored_duplicates_bytes"]
     revisits, size = head["duplicates"] - full, head["duplicate_bytes"]
     if size is not None:
@@ -284,7 +287,6 @@ def against_lines(head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
     yield f"  of these stored in full:     {full:,}, bytes: {number(full_bytes)}"
     yield from class_lines(head)
     yield f"Average lookup time:  {head['average_lookup_ms']} ms"
-    yield f"Last lookup time:     {head['last_lookup_ms']} ms"
     for name, count in head["refused_by_policy"].items():
         yield f"Stored by a policy:   {count:,} ({name})"
     if head["skipped_by_policy"]:
@@ -329,7 +331,11 @@ def against_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> Ite
         yield from html_page.facts("The index", INDEX, head["index"])
 
     return html_page.page(
-        title, headline, saved_figures(head), body(), f"Sizes of payloads: {sizes}."
+        title,
+        headline,
+        saved_figures(head, saved=_WOULD_SAVE),
+        body(),
+        f"Sizes of payloads: {sizes}.",
     )
 
 
@@ -382,14 +388,18 @@ def _of_group(group: Row, looked_up: str) -> str:
 
 
 def saved_figures(
-    head: Row, of_what: str = "captures", new_bytes: str = "of payload", handled: str = ""
+    head: Row,
+    of_what: str = "captures",
+    new_bytes: str = "of payload",
+    handled: str = "",
+    saved: str = _SAVED,
 ) -> list[Figure]:
-    """Return the figures of a page: what was saved, in per cent and bytes."""
+    """Return the figures of a page: what was saved, or would be, in per cent and bytes."""
     of = share_of_handled(head, handled)
     new = "" if head["new_bytes"] is None else f"{amount(head['new_bytes'])} {new_bytes}"
     captures = f"{share_text(head['duplicates_percent'])} of {of_what}"
     return [
-        Figure("Payload saved", amount(head["duplicate_bytes"]), of),
+        Figure(saved, amount(head["duplicate_bytes"]), of),
         Figure("Duplicates", f"{head['duplicates']:,}", captures),
         Figure("No original", f"{head['new']:,}", new),
     ]
@@ -419,7 +429,10 @@ _FACTS = (
     ReportColumn("records", "records read"),
     _LOOKED_UP,
     _PAYLOAD,
-    *DUPLICATES,
+    *(
+        column._replace(label=_WOULD_SAVE) if column.label == _SAVED.lower() else column
+        for column in DUPLICATES
+    ),
     ReportColumn("already_revisits", "already stored as revisits"),
     ReportColumn("already_revisits_bytes", "already stored as revisits, payload", Unit.BYTES),
     ReportColumn("stored_duplicates", "duplicates stored in full"),
@@ -449,8 +462,6 @@ def index_lines(facts: IndexFacts, strategy: str, note: str = "") -> Iterator[st
     yield f"  Search strategy:    {strategy}"
     yield f"  Digest in index includes hashing algorithm: {flags['digest_includes_algorithm']}"
     yield f"  Originals in index: {facts['records_in_index']:,}{note and f' ({note})'}"
-    yield "  BloomFilter size:   none in the server (a miss costs one seek)"
-    yield "  BloomFilter hits:   none"
 
 
 def bytes_text(count: int | None) -> str:
