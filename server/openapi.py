@@ -225,6 +225,9 @@ def _rule() -> Schema:
     return _object(rule, closed=True)
 
 
+_UNKNOWN = {"unreported": _INTEGER, "not_looked_up_nor_reported": _INTEGER_OR_NULL}
+
+
 def _crawls() -> dict[str, Schema]:
     crawl = {
         **{name: BEGIN[name] for name in ("name", "seen_by", "digest_covers", "policy")},
@@ -233,7 +236,8 @@ def _crawls() -> dict[str, Schema]:
         **dict.fromkeys(("merged", "deleted"), _BOOLEAN),
         **dict.fromkeys(("captures", "lookups", "duplicates", "errors"), _INTEGER),
         **dict.fromkeys(("bytes", "duplicate_bytes"), _INTEGER_OR_NULL),
-        **dict.fromkeys(("answered_others", "unreported"), _INTEGER),
+        "answered_others": _INTEGER,
+        **_UNKNOWN,
         "refused": {**_object({}), "additionalProperties": _INTEGER},
         "duplicate_bytes_percent": _NUMBER_OR_NULL,
         **dict.fromkeys(NAMES, _INTEGER_OR_NULL),
@@ -255,7 +259,7 @@ def _crawls() -> dict[str, Schema]:
         "sizes": _object(dict.fromkeys(SIZES, _INTEGER), SIZES),
         "index": _object({}),
         "crawl": _TEXT,
-        "unreported": _INTEGER,
+        **_UNKNOWN,
         "by": _enum(BY),
         "groups": _list(_object(sums, sums)),
         "next": _TEXT_OR_NULL,
@@ -271,7 +275,7 @@ def _crawls() -> dict[str, Schema]:
         "Crawl": _object(crawl, crawl),
         "Crawls": _object(crawls, crawls),
         "CrawlReport": _object(
-            report, ["crawl", *sums, *times, "sizes", "index", "next", "unreported"]
+            report, ["crawl", *sums, *times, "sizes", "index", "next", *_UNKNOWN]
         ),
     }
 

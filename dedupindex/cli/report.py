@@ -241,6 +241,9 @@ def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **opti
 
         def written(style: str) -> Iterator[str]:
             found = crawl_report.report(reading, known, request, facts)
+            if style != "json" and crawl_report.commands_to_learn(found.summary):
+                with closing(open_index(index)) as engine, engine.view() as view:
+                    found = found._replace(is_read=crawl_report.has_files(view, crawl))
             yield from crawl_report.written(found, style)
 
         print_and_save(written(format), html, partial(written, "html"))

@@ -22,6 +22,7 @@ from xxhash import xxh3_128_hexdigest
 from dedupindex.counts import OnProgress, silent
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
+from dedupindex.crawls.crawl_report import left_unknown
 from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.store import Reading, Store, some_of
 from dedupindex.crawls.stores import open_store
@@ -204,7 +205,9 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
             row, told = statistics.total(reading, crawl), self_report_of(reading, crawl)
             missing = row.duplicates + row.not_modified - known
             files = _absent(view, reading, crawl) if missing > 0 else []
-            stored = (told.not_looked_up or 0) + (told.not_reported or 0)
+            refused = statistics.refused_payload(reading, crawl, statistics.refused(reading, crawl))
+            unasked = left_unknown(row, refused, told)["not_looked_up_nor_reported"] or 0
+            stored = unasked + (told.not_reported or 0)
             found = []
             advice = "Read its WARCs:"
             if missing > 0 and name in read:

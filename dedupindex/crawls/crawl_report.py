@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
-from dedupindex.crawls.parse_report import self_report_of
+from dedupindex.crawls.parse_report import SelfReport, self_report_of
 from dedupindex.crawls.statistics_keys import RefusedPayload, StatisticsRow
 from dedupindex.crawls.store import Reading
+from dedupindex.index.engine import View
 from dedupindex.lookup.savings import IndexFacts
 from dedupindex.lookup.savings_report import (
     DUPLICATES,
@@ -44,6 +45,10 @@ FORMATS = ("text", "json", "csv", "html")
 _FEW = 100  # one in so many captures may have no known size, as in `share_of_bytes`
 _COUNTED_AFTER = 10  # seconds: the processes of a server write their counts once a second
 _UNSAID = "not known (the crawler did not say)"
+_DELETED = (
+    "What was counted of this crawl was deleted with its captures "
+    "(bin/purge --crawl, or DELETE /crawls/NAME)."
+)
 _COUNTS = (  # of a crawl, a strategy or a group
     ReportColumn("lookups", "looked up"),
     *DUPLICATES,
@@ -79,7 +84,10 @@ _SELF_REPORT = (  # `NAMES`
     ReportColumn("answered_by_filter", "answered by digest filters"),
     ReportColumn("left_out_by_rule", "left out by a rule of the crawler", absent=_UNSAID),
 )
-_UNREPORTED = ReportColumn("unreported", "without an original, nothing reported")
+_UNKNOWN = (  # `left_unknown`
+    ReportColumn("unreported", "without an original, nothing reported"),
+    ReportColumn("not_looked_up_nor_reported", "not looked up nor reported", absent=_UNSAID),
+)
 _TOTALS = Table(
     "All of it",
     (
@@ -87,7 +95,7 @@ _TOTALS = Table(
         ReportColumn("state", "state", Unit.TEXT),
         *_COUNTS,
         *_SELF_REPORT,
-        _UNREPORTED,
+        *_UNKNOWN,
         *_ENDED,
     ),
     order="crawl",
@@ -99,7 +107,7 @@ _FACTS = (
     ReportColumn("bytes", "payload reported as stored", Unit.BYTES),
     ReportColumn("refused", "reported but refused", Unit.TEXT),
     *_SELF_REPORT,
-    _UNREPORTED,
+    *_UNKNOWN,
     ReportColumn("first_lookup", "first lookup", Unit.TEXT),
     ReportColumn("last_lookup", "time of the last lookup", Unit.TEXT),
     *_ENDED,
@@ -149,6 +157,7 @@ class CrawlReport(NamedTuple):
     groups: Iterator[statistics.Headed]
     order: str = ""  # the column by which groups come, "" for their headings
     is_whole: bool = True  # whether all groups are here, not one page of them
+    is_read: bool = False  # whether files of the crawl were indexed; for `how_to_learn` only
 
     def table(self) -> Table | None:
         """Return the table of its groups, if it has any."""
@@ -189,7 +198,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         **total.as_json(refused),
         **dict.fromkeys(unstated),
         **own,
-        "unreported": unreported(total, refused),
+        **left_unknown(total, refused, self_report),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "average_lookup_ms": round(1000 * times.average, 4),
@@ -216,7 +225,32 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
     return "ended without a lookup" if since > _COUNTED_AFTER else None
 
 
-def unreported(total: StatisticsRow, refused: RefusedPayload) -> int:
+def left_unknown(
+    total: StatisticsRow, refused: RefusedPayload, told: SelfReport
+) -> dict[str, int | None]:
+    """Return, by name, of how many responses of a crawl the server cannot know the bytes."""
+    return {
+        "unreported": _unreported(total, refused),
+        "not_looked_up_nor_reported": _not_looked_up_nor_reported(total, refused, told),
+    }
+
+
+def _not_looked_up_nor_reported(
+    total: StatisticsRow, refused: RefusedPayload, told: SelfReport
+) -> int | None:
+    """Return how many responses that a crawler did not look up it did not report either.
+
+    Some crawlers report these, too: then there are more reports than lookups without a hit. What a
+    crawler could not report counts as `not_reported` already. None if the crawler did not say.
+    """
+    if told.not_looked_up is None:
+        return None
+    reports = total.stored + refused.captures + (told.not_reported or 0)
+    unasked = reports - total.new - total.listed
+    return told.not_looked_up - min(max(unasked, 0), told.not_looked_up)
+
+
+def _unreported(total: StatisticsRow, refused: RefusedPayload) -> int:
     """Return for how many lookups without a hit a crawl that reports has reported nothing.
 
     0 if they are no more than one in `_FEW` lookups, as reports may be on their way, or if it has
@@ -256,10 +290,11 @@ def left_out(head: dict[str, Any]) -> str:
     """Return a sentence on what the shares of a crawl leave out; "" if they have everything."""
     if not share_of(head):
         return ""
+    which = "those that were looked up" if reports_unasked(head) else "these"
     counts = (
-        (head["not_looked_up"], "stored in full without a lookup"),
+        (head["not_looked_up_nor_reported"], "stored in full without a lookup"),
         (head["left_out_by_rule"], "left out by a rule of the crawler"),
-        (head["not_reported"], "not reported (shares of lookups include these)"),
+        (head["not_reported"], f"not reported (shares of lookups include {which})"),
         (
             0 if head["not_reported"] else head["unreported"],
             "not found in the index and not reported as stored so far "
@@ -270,50 +305,54 @@ def left_out(head: dict[str, Any]) -> str:
     return f"Responses not in these shares: {found}. Their bytes are not known here."
 
 
-def how_to_learn(head: dict[str, Any]) -> str:
+def how_to_learn(head: dict[str, Any], *, is_read: bool = False) -> str:
     """Return how to learn what a crawl stored that was not reported; "" if nothing is missing."""
-    commands = commands_to_learn(head)
-    if not commands:
+    *add, compare = commands_to_learn(head, is_read=is_read) or [""]
+    if not compare:
         return ""
-    add, compare = commands
-    return (
-        f"What the crawl stored and saved: {add} for its WARCs, the same for those of an earlier "
-        f"crawl, then {compare}"
-    )
+    first = f"{add[0]} for its WARCs, the same for those of an earlier crawl, then " if add else ""
+    return f"What the crawl stored and saved: {first}{compare}"
 
 
-def commands_to_learn(head: dict[str, Any]) -> list[str]:
-    """Return the commands of `how_to_learn`; none if nothing is missing."""
-    failed = head["not_looked_up"] or head["not_reported"]
+def commands_to_learn(head: dict[str, Any], *, is_read: bool = False) -> list[str]:
+    """Return the commands of `how_to_learn`; none if nothing is missing.
+
+    `is_read`: files of the crawl were indexed already, so only the last command is needed.
+    """
+    failed = head["not_looked_up_nor_reported"] or head["not_reported"]
     if not failed or head["namespace"] or head["state"] == CrawlState.CANCELLED.value:
         return []
     name = shlex.quote(printable(head.get("crawl") or head["name"]))
-    return [
-        f"bin/index --add --crawl {name} FILE... INDEX",
-        f"bin/report INDEX --crawl {name} --compare EARLIER",
-    ]
+    add = [] if is_read else [f"bin/index --add --crawl {name} FILE... INDEX"]
+    return [*add, f"bin/report INDEX --crawl {name} --compare EARLIER"]
+
+
+def has_files(view: View, crawl: str, most: int | None = None) -> bool:
+    """Return whether files of a crawl were indexed, by the first `most` files of the index."""
+    files = islice(view.containers(), most)
+    return any(file.crawl == crawl and not file.purged for file in files)
 
 
 def share_of(head: Mapping[str, Any]) -> str:
-    """Return of what the shares of a crawl, or a sum of crawls, are; "" if of all that they met.
-
-    What a crawler did not look up it does not report either, so its size is not known.
-    """
-    looked_up = "looked up" if _is_part(head) else ""
-    reported = "reported" if head.get("not_reported") or head.get("unreported") else ""
-    known = " and ".join(filter(None, (looked_up, reported)))
-    return f"what was {known}" if known else ""
+    """Return of what a share of payload is, of a crawl or a sum of crawls; "" if of all of it."""
+    names = ("not_looked_up_nor_reported", "left_out_by_rule", "not_reported", "unreported")
+    return HANDLED_BY_CRAWL if any(head.get(name) for name in names) else ""
 
 
-def _is_part(head: Mapping[str, Any]) -> bool:
-    """Return whether a crawl has stored something in full that it has not looked up."""
-    return bool(head.get("not_looked_up") or head.get("left_out_by_rule"))
+def reports_unasked(head: Mapping[str, Any]) -> bool:
+    """Return whether a crawl reports what it did not look up, too."""
+    return bool(head["not_looked_up"] != head["not_looked_up_nor_reported"])
 
 
 def payload_of(head: Mapping[str, Any]) -> str:
     """Return whose payload the bytes of a crawl are."""
     only = share_of(head)
     return f"{HANDLED_BY_CRAWL} only" if only else HANDLED_BY_CRAWL
+
+
+def reported_as(head: Mapping[str, Any], verb: str = "reported") -> str:
+    """Return what the bytes without an original are: reports may be more than lookups."""
+    return f"{verb}, with or without a lookup" if reports_unasked(head) else verb
 
 
 def refused_text(refused: Mapping[str, int]) -> str:
@@ -362,11 +401,11 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         found = found._replace(order="lookups")
         rows = sorted(rows, key=lambda row: -row["lookups"])
     head, table = found.summary, found.table()
-    share, known = head["duplicate_bytes_percent"], share_of(head) or HANDLED_BY_CRAWL
+    share = head["duplicate_bytes_percent"]
     saved = (
         f"{share_text(head['duplicates_percent'])} of its lookups were duplicates"
         if share is None
-        else f"{share_text(share)} of the payload of {known} was not stored again"
+        else f"{share_text(share)} of the payload of {HANDLED_BY_CRAWL} was not stored again"
     )
     refused = refused_text(head["refused"])
     more = "".join(f"; {part}" for part in (_ruled_out(head), not_asked(head)) if part)
@@ -375,6 +414,8 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         + singular(f"{head['duplicates']:,} duplicates in {head['lookups']:,} lookups")
         + f"{more}."
         if head["lookups"]
+        else _DELETED
+        if head["deleted"]
         else f"This crawl has looked nothing up{more}."
     )
     stored = Figure(
@@ -397,8 +438,10 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from html_page.facts("The index", INDEX, head["index"])
 
     sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
-    sizes = " ".join(filter(None, (sizes, left_out(head), how_to_learn(head))))
-    figures = [*saved_figures(head, "lookups", "reported", payload_of(head)), stored]
+    sizes = " ".join(
+        filter(None, (sizes, left_out(head), how_to_learn(head, is_read=found.is_read)))
+    )
+    figures = [*saved_figures(head, "lookups", reported_as(head), payload_of(head)), stored]
     return html_page.page(f"Crawl {head['crawl']}", headline, figures, body(), sizes)
 
 
@@ -410,13 +453,25 @@ def _by_size(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> list[dict[st
 
 
 def _text(found: CrawlReport, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
-    yield from _totals(found.summary)
+    yield from _totals(found.summary, is_read=found.is_read)
     if (table := found.table()) is not None:
         yield f"\n{table.title}:"
         yield from table.text_lines(rows)
 
 
-def _totals(content: dict[str, Any]) -> Iterator[str]:
+def _totals(content: dict[str, Any], *, is_read: bool) -> Iterator[str]:
+    yield from _states(content)
+    if content["deleted"]:
+        yield _DELETED
+    else:
+        yield from _counts_of(content, is_read=is_read)
+    searched = content["strategy"] or "as each lookup states"
+    note = "captures of this crawl not included" if content["captures"] else ""
+    note = "" if content["merged"] else note
+    yield from ("", *index_lines(content["index"], searched, note))
+
+
+def _states(content: dict[str, Any]) -> Iterator[str]:
     ended = f", ended {content['ended']}" if content["ended"] else ""
     reason = f" ({printable(content['exit'])})" if content["exit"] else ""
     deleted = ", deleted" if content["deleted"] else ""
@@ -424,8 +479,12 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     yield f"                      begun {content['begun']}{ended}{reason}"
     if content["warning"]:
         yield f"Warning:              {content['warning']}"
+
+
+def _counts_of(content: dict[str, Any], *, is_read: bool) -> Iterator[str]:
     yield f"Looked up:            {content['lookups']:,}"
-    among = " of what was looked up" if _is_part(content) else ""
+    is_part = content["not_looked_up"] or content["left_out_by_rule"]
+    among = " of what was looked up" if is_part else ""
     known = f" of {only}" if (only := share_of(content)) else ""
     yield from duplicate_lines(content, payload_of(content), among, known)
     if content["left_out_by_rule"] is None:
@@ -433,13 +492,16 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     elif content["left_out_by_rule"]:
         rule = "stored in full: a rule of the crawler on media types or sizes (its own count)"
         yield f"  left out:           {content['left_out_by_rule']:,} more, {rule}"
-    yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}"
+    more = ""
+    if reports_unasked(content) and not content["not_reported"]:
+        count = content["not_looked_up"] - content["not_looked_up_nor_reported"]
+        more = f", of these reported: {count:,}"
+    yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}{more}"
     yield f"  not reported:       {_of_crawler(content['not_reported'], 'stored')}"
-    yield from (
-        f"  {sentence}" for sentence in (left_out(content), how_to_learn(content)) if sentence
-    )
+    learn = how_to_learn(content, is_read=is_read)
+    yield from (f"  {sentence}" for sentence in (left_out(content), learn) if sentence)
     yield from _stated_lines(content)
-    yield from class_lines(content, "bytes reported")
+    yield from class_lines(content, f"bytes {reported_as(content)}")
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
     yield f"Reported as stored:   {content['captures']:,}, bytes: {bytes_text(content['bytes'])}"
@@ -458,10 +520,6 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     for name, row in content["strategies"].items():
         share = f"{row['duplicates']:,} duplicates ({share_text(row['duplicates_percent'])})"
         yield singular(f"  {name + ':':<20}{row['lookups']:,} lookups, {share}")
-    searched = content["strategy"] or "as each lookup states"
-    note = "captures of this crawl not included" if content["captures"] else ""
-    note = "" if content["merged"] else note
-    yield from ("", *index_lines(content["index"], searched, note))
 
 
 def _stated_lines(content: dict[str, Any]) -> Iterator[str]:

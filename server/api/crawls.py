@@ -36,6 +36,7 @@ from server.routes import Route
 from server.services import Handlers
 
 CRAWLS_PAGE = 100  # a crawl is a row with its policy and figures
+FILES = 10_000  # of the index, that are looked through for those of a crawl
 _LISTED_AT_ONCE = 200  # crawls whose figures are in memory
 _TYPES = {
     "text": "text/plain; charset=utf-8",
@@ -163,6 +164,10 @@ class CrawlRoutes(Handlers):
             crawl = reading.crawl_or_suggest(name, visible.sees)
             report = reports.report(reading, crawl, asked, self._live.index_facts())
             groups = list(report.groups)
+        if reports.commands_to_learn(report.summary):
+            with self._live.opened().engine.view() as view:
+                is_read = reports.has_files(view, name, FILES)
+            report = report._replace(is_read=is_read)
         follow: str | None = None
         if not asked.top and len(groups) > most:
             last = groups[most - 1][0].decode("utf-8", "surrogateescape")
@@ -236,7 +241,7 @@ def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "errors": total.errors,
         "answered_others": statistics.others(reading, crawl),
         **self_report._asdict(),
-        "unreported": reports.unreported(total, refused),
+        **reports.left_unknown(total, refused, self_report),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "warning": warning(crawl, total),

@@ -11,7 +11,13 @@ from flask import render_template, request
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
-from dedupindex.crawls.crawl_report import date, group_table, payload_of
+from dedupindex.crawls.crawl_report import (
+    commands_to_learn,
+    date,
+    group_table,
+    has_files,
+    payload_of,
+)
 from dedupindex.crawls.statistics_keys import (
     LONGEST,
     NONE_REFUSED,
@@ -24,7 +30,7 @@ from dedupindex.index import summary
 from dedupindex.lookup.savings_report import share_of_handled
 from dedupindex.runtime.charts import bar
 from dedupindex.urlkey import in_idna, typed_host
-from server.api.crawls import crawl_row, crawl_rows
+from server.api.crawls import FILES, crawl_row, crawl_rows
 from server.auth import NamespaceAccess
 from server.pages.chart_pages import CLASSES, byte_counts, lookup_counts, table_row
 from server.pages.overview import SIZE, page_number, paging
@@ -41,7 +47,6 @@ STATES = [state.value for state in CrawlState]
 _ROWS = 50  # of the largest
 _FEW = 20  # crawls, which need no filter
 _LOOKED_THROUGH = 1000  # crawls, for the one before
-_FILES = 10_000  # of the index, for crawls that are not in its summary
 _LAST_DIGITS = re.compile(r"\d+$")
 
 
@@ -106,6 +111,7 @@ class CrawlPages(Handlers):
             crawl=shown,
             brief=brief,
             earlier=earlier,
+            is_read=bool(commands_to_learn(shown)) and self._is_indexed(name),
             now=date(int(time.time())),
             times=times,
             share_saved=share_of_handled(total.as_json(refused), payload_of(shown)),
@@ -127,7 +133,7 @@ class CrawlPages(Handlers):
         if any(row["crawl"] == name for row in rows):
             return True
         with self._live.opened().engine.view() as view:
-            return any(one.crawl == name for one in islice(view.containers(), _FILES))
+            return has_files(view, name, FILES)
 
     def host(self) -> str:
         """Show one host of all crawls, or the form for its name."""

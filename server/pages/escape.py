@@ -14,6 +14,7 @@ from dedupindex.crawls.crawl_report import (
     left_out,
     not_asked,
     refused_text,
+    reported_as,
     share_of,
 )
 from dedupindex.lookup.decide import Match
@@ -59,6 +60,7 @@ def configure_templates(app: App) -> None:
         command=command,
         verdict=verdict,
         share_of=share_of,
+        reported_as=reported_as,
         refused_text=refused_text,
     )
 

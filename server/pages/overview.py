@@ -15,7 +15,7 @@ from flask import render_template, request
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import CrawlState
-from dedupindex.crawls.crawl_report import unreported
+from dedupindex.crawls.crawl_report import left_unknown
 from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.statistics_keys import NONE_REFUSED, StatisticsRow
 from dedupindex.errors import BadQuery
@@ -82,8 +82,8 @@ class Overview(Handlers):
                     own_refused = statistics.refused_payload(ready, crawl, reasons)
                     total, refused = total.plus(own), refused.plus(own_refused)
                     # Of what the share is, see `share_of`.
-                    left = unreported(own, own_refused)
-                    for name, count in {**told._asdict(), "unreported": left}.items():
+                    left = left_unknown(own, own_refused, told)
+                    for name, count in {**told._asdict(), **left}.items():
                         missing[name] = missing.get(name, 0) + (count or 0)
         return render_template(
             "overview.html",

@@ -183,6 +183,10 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     )
     assert text.count(f"stored, later ({by_host})") == 1 and by_host in warned
     assert page.count(f"<caption>By host, sorted by: stored, later ({by_host})</caption>") == 1
+    with closing(make_store(index)) as store:  # four of the five were reported without a lookup
+        counter.count_stored("new", [capture(n, b"http://x.example/%d" % n) for n in range(3, 7)])
+        store.write(partial(add_counted, counted=counter.take()))
+    assert "captures that it did not report: 1, files that" in typed(*words)[0]
     assert by_host in typed(*words, "--format", "csv")[1]
     assert "is not known: the warning says why" in page and ">not known</dd>" in page
 

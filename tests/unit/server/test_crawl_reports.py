@@ -662,24 +662,19 @@ def test_a_failed_lookup_is_shown_once_by_each_who_counted_it(web: Web) -> None:
 
 
 def test_a_share_of_payload_says_what_it_leaves_out(web: Web) -> None:
-    """All that was looked up is a duplicate, and three that were not are stored in full."""
+    """One duplicate of six lookups; four were not reported, three responses not looked up."""
     sent = {"digest": str(sha1(5)), "url": "http://new.example/", "date": "2026-11-20T09:14:17Z"}
     for crawl in ("a", "b"):
+        web.get("/lookup?" + question(5, "http://new.example/", crawl=crawl))
         web.post(f"/captures?crawl={crawl}", json={**sent, "size": 1000, "status": 200})
         web.get("/lookup?" + question(5, "http://new.example/", crawl=crawl))
-    shares = {
-        "what was looked up": {"not_looked_up": 3},
-        "what was reported": {"not_reported": 4},
-        "what was looked up and reported": {"left_out_by_rule": 5},
-    }
-    sums = dict[str, int]()
-    for share, counts in shares.items():
-        sums |= counts
-        web.post("/crawls/a/counts", json=counts if len(sums) < 3 else sums)
+    for number in range(20, 24):
+        web.get("/lookup?" + question(number))
+    share = "hits and reported captures"
+    for counts in ({"not_looked_up": 3}, {"left_out_by_rule": 5}, {"not_reported": 4}):
+        web.post("/crawls/a/counts", json=counts)
         text, page = web.report("format=text"), web.report("format=html")
         shown, overview = web.get("/pages/crawl?name=a").text, web.get("/").text
-        if share == "what was reported":
-            share = "what was looked up and reported"  # counts stay
         assert f"Payload saved:        1,000 (1.0 kB), 50.0 % of {share}\n" in text
         assert ", of hits and reported captures only\n" in text
         assert f">50.0 % of the payload of {share} was not stored again: " in page
@@ -700,6 +695,63 @@ def test_a_share_of_payload_says_what_it_leaves_out(web: Web) -> None:
     assert "Reported as stored:   1, bytes: 1,000 (1.0 kB)\n" in whole
 
 
+def test_what_was_reported_without_a_lookup_is_known(web: Web) -> None:
+    """As by the Python client in an outage: three were not looked up, of which two are reported."""
+    web.get("/lookup?" + question(1))
+    for number in (5, 6):
+        one = {"digest": str(sha1(number)), "url": "http://new.example/", "status": 200}
+        web.post("/captures?crawl=a", json={**one, "date": "2026-11-20T09:14:17Z", "size": 1001})
+    web.post("/crawls/a/counts", json={"not_looked_up": 2})
+    assert web.report()["not_looked_up_nor_reported"] == 0
+    assert web.report(crawl="b")["not_looked_up_nor_reported"] is None
+    text, page = web.report("format=text"), web.report("format=html")
+    for line in (
+        "Duplicates:           1 (100.0 % of what was looked up)",
+        "Payload:              3,003 (3.0 kB), of hits and reported captures",
+        "Payload saved:        1,001 (1.0 kB), 33.3 %",
+        "  not looked up:      2 more, stored in full (the crawler's own count), of these "
+        "reported: 2",
+        "No original:          0, bytes reported, with or without a lookup: 2,002",
+    ):
+        assert line in text.splitlines(), text
+    assert "33.3 % of 3.0 kB, of hits and reported captures<" in page
+    assert "2.0 kB reported, with or without a lookup" in page
+    shown = web.get("/pages/crawl?name=a").text
+    assert ">2.0 kB stored, with or without a lookup</td>" in shown
+    for all_of_it in (text, page, shown):
+        assert "2 more" in all_of_it and "--compare" not in all_of_it
+        assert "not in these shares" not in all_of_it
+    assert "(33.3 %)" in re.sub(r"</?span[^>]*>", "", web.get("/").text)
+    web.post("/crawls/a/counts", json={"not_looked_up": 3})
+    web.post("/crawls/a/counts", json={"not_reported": 0})
+    told = web.get("/crawls/a").get_json()
+    assert (told["not_looked_up"], told["not_looked_up_nor_reported"]) == (3, 1)
+    text = web.report("format=text")
+    assert "33.3 % of hits and reported captures\n" in text
+    assert "Responses not in these shares: 1 stored in full without a lookup. Their" in text
+    web.post("/crawls/a/counts", json={"not_reported": 1})  # that one: counted once
+    text = web.report("format=text")
+    assert "shares: 1 not reported (shares of lookups include those that were looked up). " in text
+
+
+def test_a_crawl_whose_files_were_indexed_need_not_be_told_to(web: Web, index: Path) -> None:
+    web.get("/lookup?" + question(1))
+    web.post("/crawls/a/counts", json={"not_looked_up": 2})
+    shown = [web.report("format=text"), web.get("/pages/crawl?name=a").text]
+    shown += [dedupindex("report", index, "--crawl", "a")[0]]
+    assert all("--add" in text for text in shown)
+    crawl = index.parent / "a.cdx"
+    crawl.write_text(" CDX N b a m s k r M S V g\ncom,x)/ 20261120091417 http://x.com/ image/png "
+                     f"200 {sha1(8)} - - 10 0 a.warc.gz\n")  # fmt: skip
+    dedupindex("index", "--add", "--crawl", "a", crawl, index)
+    web.live.refresh()
+    shown = [web.report("format=text"), web.report("format=html")]
+    shown += [web.get("/pages/crawl?name=a").text, dedupindex("report", index, "--crawl", "a")[0]]
+    for text in shown:
+        assert "--add" not in text
+        assert "--compare" in text and "not looked up" in text
+
+
 def test_a_share_says_at_once_that_not_all_was_reported(web: Web) -> None:
     """While a crawl is open, its crawler has not said what it did not report."""
     hit = LookupOutcome.of_hit("exact_url", capture(1)._replace(size=1000))
@@ -716,23 +768,23 @@ def test_a_share_says_at_once_that_not_all_was_reported(web: Web) -> None:
     assert (other["unreported"], other["duplicate_bytes_percent"]) == (0, None)  # it only asks
     assert web.report()["unreported"] == 174 and web.report(crawl="b")["unreported"] == 0
     text, page = web.report("format=text"), web.report("format=html")
-    assert "Payload saved:        130,000 (130.0 kB), 66.3 % of what was reported\n" in text
-    assert ">66.3 % of the payload of what was reported was not stored again: " in page
+    assert "130,000 (130.0 kB), 66.3 % of hits and reported captures\n" in text
+    assert ">66.3 % of the payload of hits and reported captures was not stored again: " in page
     left_out = "these shares: 174 not found in the index and not reported as stored so far (shares"
     for shown in (text, page, web.get("/pages/crawl?name=a").text):
         assert left_out in shown
     for path in ("/", "/pages/crawls"):
         shown = re.sub(r"</?span[^>]*>", "", web.get(path).text)
-        assert "(66.3 % of what was reported)" in shown
+        assert "(66.3 % of hits and reported captures)" in shown
     for shown in (web.report("format=text", "b"), web.report("format=html", "b")):
-        assert "what was reported" not in shown and "not in these shares" not in shown
+        assert "captures only" not in shown and "not in these shares" not in shown
     web.live.crawls.counting.count_stored("a", stored[66:-3])  # three are on their way
     web.live.crawls.write_counts()
     whole = web.get("/crawls/a").get_json()
     assert (whole["unreported"], whole["duplicate_bytes_percent"]) == (0, 35.42)
-    assert "of what was reported" not in web.report("format=text")
+    assert "35.4 %\n" in web.report("format=text")
     web.post("/crawls/a/counts", json={"not_reported": 3})
-    assert "35.4 % of what was reported\n" in web.report("format=text")
+    assert "35.4 % of hits and reported captures\n" in web.report("format=text")
 
 
 def test_an_unknown_crawl_name_is_answered_with_suggestions(web: Web) -> None:
@@ -816,6 +868,10 @@ def test_dropped_and_purged_crawls_have_no_statistics(web: Web, index: Path) -> 
         assert web.post(f"/crawls/{name}/counts", json=said).status_code == 200
         assert found(web.report(crawl=name)) == StatisticsRow()
         assert web.report("by=host", crawl=name)["groups"] == []
+        out, _ = dedupindex("report", index, "--crawl", name)
+        why = "What was counted of this crawl was deleted with its captures (bin/purge --crawl, or "
+        assert why in out and "Looked up" not in out
+        assert why in web.report("format=html", name)
         crawl = web.get(f"/crawls/{name}").get_json()
         assert crawl["first_lookup"] is crawl["not_looked_up"] is crawl["warning"] is None
 
