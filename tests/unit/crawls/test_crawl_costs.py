@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,17 @@ def test_a_claim_ends_with_its_crawl(store: Store) -> None:
             assert claims.claim(writing, writing.crawl("c"), sha1(number), 2000, 60)[1]
 
 
+class _Pipe(BytesIO):
+    """A stream whose lines are made when they are read."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def __next__(self) -> bytes:
+        return next(self._lines)
+
+
 def test_a_command_line_batch_finds_captures_that_are_merged_meanwhile(
     index: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -240,11 +252,11 @@ def test_a_command_line_batch_finds_captures_that_are_merged_meanwhile(
             assert held(store) == 0
         yield question
 
-    assert cli._lookups(index, {}, lines()) == 0  # type: ignore[arg-type]
+    assert cli._lookups(index, {}, _Pipe(lines())) == 0
     answers = [orjson.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
     assert len(answers) == cli._CHUNK + 1 and all(one["duplicate"] for one in answers)
 
 
 def test_an_empty_batch_still_needs_an_index(tmp_path: Path) -> None:
     with pytest.raises(IndexUnavailable):
-        cli._lookups(tmp_path / "none", {}, iter(()))  # type: ignore[arg-type]
+        cli._lookups(tmp_path / "none", {}, BytesIO())
