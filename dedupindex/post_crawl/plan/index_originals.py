@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dedupindex.capture import Capture, Evidence
 from dedupindex.counts import OnProgress
@@ -40,6 +40,7 @@ from dedupindex.runtime.progress import Say, watched
 from dedupindex.runtime.tables import names_text
 from dedupindex.timestamps import digits_of_date, sort_key
 from dedupindex.urlkey import urlkey
+from dedupindex.warc.gzip_members import Damage, Filler
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
@@ -243,6 +244,7 @@ class _IndexOriginalFinder:
         self._set = {real_path(path) for path in inputs.numbers}
         self._set_names = {os.path.basename(path) for path in inputs.numbers}
         self._was_read: dict[str, bool] = {}  # by container
+        self._damage: dict[str, int] = {}  # by path: see `first_damage`
         self._packed = Counter[str]()  # captures in WACZ files
         self._no_url_list = False  # whether the index lacks captures by URL
         self._not_read = 0  # captures in files that the index was not made from
@@ -271,6 +273,8 @@ class _IndexOriginalFinder:
                 return
             try:
                 line = read_line(path, capture.offset)
+                if self._is_behind_damage(path, capture):
+                    continue
             except (BadSource, BrokenRecord) as error:
                 is_gone = isinstance(error.__cause__, OSError)  # the file, not the record
                 if is_gone or self._has_changed(capture, path):
@@ -332,6 +336,18 @@ class _IndexOriginalFinder:
         self._not_read += not verified
         return verified
 
+    def _is_behind_damage(self, path: str, capture: Capture) -> bool:
+        """Whether replay tools stop before a record; raises `BadSource`.
+
+        A file is read for that once, if the index has found something wrong in it.
+        """
+        container = self._view.container(capture.container)
+        if container is None or not container.damaged:
+            return False
+        if path not in self._damage:
+            self._damage[path] = first_damage(path)
+        return 0 <= self._damage[path] < capture.offset
+
     def _form(self, line: Line) -> Form:
         """Return the columns of a line as the database has them, texts decoded as Latin-1."""
         values = ((name, getattr(line, name)) for name in self._columns)
@@ -354,15 +370,33 @@ class _IndexOriginalFinder:
 
 def read_line(path: str, offset: int) -> Line:
     """Return the line of the response at an offset; raises `BadSource` or `BrokenRecord`."""
+    with _opened(path) as file:
+        rest = max(file.seek(0, os.SEEK_END) - max(offset, 0), 0)
+        if rest > _SHORT:  # a window of the whole file reads and hashes a mebibyte
+            with suppress(BadSource, BrokenRecord):
+                line = _response(Window(file, path, base=max(offset, 0), size=_SHORT), offset)
+                if line.stored < _SHORT - _MARGIN:
+                    return line
+        return _response(Window(file, path, base=max(offset, 0)), offset)
+
+
+def first_damage(path: str) -> int:
+    """Return the offset of the first damage in a file, -1 if there is none; raises `BadSource`."""
+    with _opened(path) as file:
+        window = Window(file, path)
+        for event in read(window):
+            padding = isinstance(event, Filler) and window.read(event.offset, 1) == b"\0"
+            if isinstance(event, Damage) or padding:
+                return event.offset
+    return -1
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[BinaryIO]:
+    """Yield a file or an object; raises `BadSource` also if it cannot be read meanwhile."""
     try:
         with RemoteFile(path) if is_remote(path) else open(path, "rb") as file:
-            rest = max(file.seek(0, os.SEEK_END) - max(offset, 0), 0)
-            if rest > _SHORT:  # a window of the whole file reads and hashes a mebibyte
-                with suppress(BadSource, BrokenRecord):
-                    line = _response(Window(file, path, base=max(offset, 0), size=_SHORT), offset)
-                    if line.stored < _SHORT - _MARGIN:
-                        return line
-            return _response(Window(file, path, base=max(offset, 0)), offset)
+            yield file
     except OSError as error:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
 

@@ -99,6 +99,24 @@ def test_originals_that_are_later_gone_or_changed_are_none(
     capsys.readouterr()
 
 
+def test_originals_behind_damage_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The index has them, as it reads on; replay tools do not."""
+    old = tmp_path / "old/x.warc.gz"
+    data = write(old, 1, BODIES).read_bytes()
+    second = data.index(b"\x1f\x8b", 10)
+    third = data.index(b"\x1f\x8b", second + 10)
+    old.write_bytes(data[: third - 5] + b"?" + data[third - 4 :])
+    index = tmp_path / "index"
+    assert main(["index", "--whitelist", "--mime", ".*", str(old), str(index)]) == 7
+    write(tmp_path / "set/y.warc.gz", 2, BODIES)
+    plan = plan_of(tmp_path, tmp_path / "set", index)
+    assert plan.totals.copies == plan.totals.outside == 1
+    assert [one.original.offset for one in plan.copies(1)] == [0]
+    capsys.readouterr()
+
+
 def test_captures_that_stay_as_the_files_of_their_originals_moved_are_counted(
     tmp_path: Path,
 ) -> None:
