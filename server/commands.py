@@ -30,6 +30,7 @@ from dedupindex.errors import (
     HasDependents,
     IndexUnavailable,
     SpotCheckFailed,
+    as_named,
 )
 from dedupindex.runtime.tables import amount
 from server.responses import RequestError
@@ -245,7 +246,7 @@ def _begin(
 
 def typed(name: str, words: Sequence[str]) -> str:
     """Return a command as a person types it."""
-    return shlex.join([f"bin/{name}", *words])
+    return f"{as_named(f'bin/{name}')} {shlex.join(words)}"
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

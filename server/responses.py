@@ -10,7 +10,7 @@ import orjson
 from flask import Response
 
 from dedupindex import errors
-from dedupindex.errors import Damaged, DedupError
+from dedupindex.errors import Damaged, DedupError, as_named
 from server.config import RETRY_AFTER
 
 Headers = list[tuple[str, str]]
@@ -110,7 +110,7 @@ def code_of(error: DedupError) -> str:
 def error_object(code: str, message: str, line: int = 0) -> dict[str, dict[str, Any]]:
     """Return the JSON object of an error; `line` is its number in JSON lines."""
     # Messages quote the request: bytes that are not UTF-8 are escaped, and long text is cut.
-    shown = message[:500].encode("utf-8", "backslashreplace").decode()
+    shown = as_named(message)[:500].encode("utf-8", "backslashreplace").decode()
     return {"error": {"code": code, "message": shown, **({"line": line} if line else {})}}
 
 

@@ -18,6 +18,7 @@ from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.parse_report import SelfReport, self_report_of
 from dedupindex.crawls.statistics_keys import RefusedPayload, StatisticsRow
 from dedupindex.crawls.store import Reading
+from dedupindex.errors import as_named
 from dedupindex.index.engine import View
 from dedupindex.lookup.savings import IndexFacts
 from dedupindex.lookup.savings_report import (
@@ -323,8 +324,8 @@ def commands_to_learn(head: dict[str, Any], *, is_read: bool = False) -> list[st
     if not failed or head["namespace"] or head["state"] == CrawlState.CANCELLED.value:
         return []
     name = shlex.quote(printable(head.get("crawl") or head["name"]))
-    add = [] if is_read else [f"bin/index --add --crawl {name} FILE... INDEX"]
-    return [*add, f"bin/report INDEX --crawl {name} --compare EARLIER"]
+    add = [] if is_read else [f"{as_named('bin/index')} --add --crawl {name} FILE... INDEX"]
+    return [*add, f"{as_named('bin/report')} INDEX --crawl {name} --compare EARLIER"]
 
 
 def has_files(view: View, crawl: str, most: int | None = None) -> bool:

@@ -115,9 +115,7 @@ class ContentPages(Handlers):
             longest=LONGEST,
             largest=LARGEST,
             most=LISTED,
-            command=shlex.join(
-                ["bin/list", os.path.abspath(self._live.index), *options, "--limit=0"]
-            ),
+            command=self._commands.typed("list", [*options, "--limit=0"]),
         )
 
     def _list_page(self, options: list[str], after: str) -> _ListPage:

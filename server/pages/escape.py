@@ -7,6 +7,7 @@ from typing import Any
 
 from flask.sansio.app import App
 from jinja2 import StrictUndefined
+from jinja2.ext import Extension
 from markupsafe import Markup, escape
 
 from dedupindex.crawls.crawl_report import (
@@ -17,6 +18,7 @@ from dedupindex.crawls.crawl_report import (
     reported_as,
     share_of,
 )
+from dedupindex.errors import as_named
 from dedupindex.lookup.decide import Match
 from dedupindex.runtime.report_table import exact_percent, share_text
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
@@ -33,10 +35,21 @@ _FIRST = {
 _WORDS = re.compile(r"[\s-]")
 
 
+class CommandNames(Extension):
+    """Names commands in the text of templates as they are called where the server is installed.
+
+    What a page shows of archives and requests is not touched.
+    """
+
+    def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
+        return as_named(source)
+
+
 def configure_templates(app: App) -> None:
     """Set up the templates of an application, with the filters of this module."""
     app.jinja_options = {
         **app.jinja_options,
+        "extensions": [CommandNames],
         "undefined": StrictUndefined,
         "finalize": _printable,
         "trim_blocks": True,
@@ -54,6 +67,7 @@ def configure_templates(app: App) -> None:
         name=name,
         visible=printable,
         unit=unit,
+        named=as_named,
         not_asked=not_asked,
         left_out=left_out,
         commands_to_learn=commands_to_learn,

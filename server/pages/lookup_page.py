@@ -5,8 +5,6 @@ It does not count as a lookup of a crawl: people must see whether the crawler it
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -129,9 +127,8 @@ class LookupPage(Handlers):
             except StrategyUnavailable:
                 host = host_of(url).decode("utf-8", "surrogateescape")
                 text = url.decode("utf-8", "surrogateescape")
-                index = os.path.abspath(self._live.index)
-                words = ["bin/list", index, "--url", meant_url(text)]
-                return {"kind": "unlisted", "host": host, "command": shlex.join(words)}
+                command = self._commands.typed("list", ["--url", meant_url(text)])
+                return {"kind": "unlisted", "host": host, "command": command}
         rows = [
             {
                 "match": decide.match_of(url, capture.url).value,

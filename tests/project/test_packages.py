@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.support.paths import ROOT
+
+_DEADLINE = 60  # seconds
+_PAGES = (
+    *("/", "/pages/content", "/pages/containers", "/pages/compare", "/pages/what-if"),
+    *("/pages/dry-run", "/pages/sign-in", "/pages/crawls", "/pages/lookup"),
+    *("/pages/impact?kind=host&name=x.example", "/pages/captures?host=x.example"),
+    *("/pages/lookup?url=http://x.example/", "/pages/lookup?digest=md5:" + "0" * 32),
+)
+_OF_CRAWL = ("/crawls/a", "/pages/crawl?name=a", "/crawls/a/report?format=text")
+_OF_API = ("/digest-filter", "/openapi.json", "/metrics", "/crawls/b")
 
 
 def built(source: Path, out: Path) -> tuple[Path, Path]:
@@ -97,3 +113,62 @@ def test_an_installed_command_names_commands_and_files_as_they_are_there(install
     where = "from dedupindex.cli.heritrix_profile import CONF; print(CONF / 'dedupindex.groovy')"
     done = subprocess.run([sys.executable, "-c", where], cwd=installed, capture_output=True)
     assert Path(done.stdout.decode().strip()).is_relative_to(shipped)
+
+
+@contextmanager
+def served(installed: Path, index: Path) -> Iterator[str]:
+    """The address of the server of an installed package, while it runs."""
+    words = [sys.executable, "-m", "dedupindex", "serve", index, "--port", "0", "--json"]
+    with subprocess.Popen(
+        words, cwd=installed, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield json.loads(process.stdout.readline())["url"]
+        finally:
+            process.terminate()
+
+
+def answered(url: str, content: object = None) -> str:
+    """What a server answers, also if that is an error."""
+    body = None if content is None else json.dumps(content).encode()
+    try:
+        with urlopen(
+            Request(url, body, {"Content-Type": "application/json"}), None, _DEADLINE
+        ) as it:
+            return str(it.read().decode())
+    except HTTPError as error:
+        return error.read().decode()
+
+
+def test_an_installed_server_names_commands_and_files_as_they_are_there(
+    installed: Path, tmp_path: Path
+) -> None:
+    cdx = tmp_path / "one.cdx"
+    cdx.write_text(" CDX N b a m s k r M S V g\n" + " ".join((
+        *("example,x)/", "20260101000000", "http://x.example/", "image/png", "200"),
+        *("sha1:" + "B" * 32, "-", "-", "100", "0", "x.warc.gz\n"),
+    )))  # fmt: skip
+    typed(installed, "index", cdx, tmp_path / "index")
+    typed(installed, "index", "--empty", tmp_path / "empty")
+    shown = {}
+    with served(installed, tmp_path / "empty") as url:
+        shown |= {path: answered(url + path) for path in ("/", "/pages/content")}
+    with served(installed, tmp_path / "index") as url:
+        shown |= {f"{path} of all": answered(url + path) for path in (*_PAGES, *_OF_API)}
+        answered(f"{url}/crawls", {"name": "a"})
+        answered(f"{url}/crawls/a/counts", {"not_looked_up": 2})
+        shown |= {path: answered(url + path) for path in _OF_CRAWL}
+        shown["form"] = answered(f"{url}/pages/what-if", {})
+    for path, text in shown.items():
+        assert not re.search(r"(?<![\w/.-])(bin/[a-z]|docs/[a-z-]+\.md)", text), path
+    for path, command in (
+        *(("/", "index"), ("/pages/compare of all", "report"), ("/pages/dry-run of all", "serve")),
+        *(("/digest-filter of all", "index"), ("form", "report"), ("/pages/crawl?name=a", "index")),
+        *(("/pages/lookup?url=http://x.example/ of all", "list"),),
+        *(("/pages/captures?host=x.example of all", "list"),),
+        *(("/pages/impact?kind=host&name=x.example of all", "purge"),),
+        *(("/crawls/a/report?format=text", "index"),),
+    ):
+        assert f"dedupindex {command} " in shown[path], path
+    assert f"See {installed}/dedupindex/docs/crawlers.md." in shown["/pages/crawl?name=a"]
