@@ -30,6 +30,7 @@ _FILE = "dedupindex.settings"  # key of a context: its settings file
 _LINES_SHOWN = 10  # bad lines of a file that are printed; the rest are counted
 TYPED = "dedupindex.typed"  # key of a context: the last argument as typed, perhaps a source
 AS_INDEX = "dedupindex.as_index"  # key of a context: INDEX as typed; an address as a path loses "/"
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"  # while lines are broken
 _DIGEST = re.compile(r"(?:md5|sha-?\d+|blake3):.*|\w{32}|\w{40}", re.IGNORECASE)
 _EVERY_SETTING = "conf/dedupindex.toml has every setting, to copy from"
 UNSOUND = 8  # exit status: something is lost or will not replay
@@ -45,7 +46,27 @@ STATUSES = """\
 130 interrupted · 141 output closed by its reader"""
 
 
+class _Formatter(click.HelpFormatter):
+    """Breaks lines between words only: no name of a file or an option is cut at a hyphen."""
+
+    def write_text(self, text: str) -> None:
+        super().write_text(_held(text))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], *widths: Any, **more: Any) -> None:
+        super().write_dl([(first, _held(second)) for first, second in rows], *widths, **more)
+
+    def getvalue(self) -> str:
+        return super().getvalue().replace(_HYPHEN, "-")
+
+
+def _held(text: str) -> str:
+    """Return a text with hyphens at which no line is broken."""
+    return text.replace("-", _HYPHEN)
+
+
 class _Context(click.Context):
+    formatter_class = _Formatter
+
     @property
     def command_path(self) -> str:
         """The command, for its help and for usage errors."""

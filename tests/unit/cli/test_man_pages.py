@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from dedupindex.cli import COMMANDS
+import click
+import pytest
+
+from dedupindex.cli import COMMANDS, group
 from dedupindex.cli.man_pages import write_man_pages
 from tests.conftest import need
 from tests.support.paths import ROOT
@@ -33,6 +37,19 @@ def test_each_command_has_a_page(tmp_path: Path) -> None:
     assert (checked.returncode, checked.stderr) == (0, b"")
     shown = checked.stdout.decode()
     assert "dedupindex index -i crawllog crawl.log my-index" in shown
+
+
+@pytest.mark.parametrize("width", [64, 70, 78])
+def test_no_name_is_broken_over_two_lines_of_a_help_page(width: int) -> None:
+    """Where the package is installed, docs/post-crawl.md becomes the place of that page."""
+    for name in COMMANDS:
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        written = command.get_help(
+            command.context_class(command, info_name=name, terminal_width=width)
+        )
+        assert not re.search(r"(docs|conf)/[\w/-]*\n|--[\w-]*-\n", written), name
+        assert "\N{NON-BREAKING HYPHEN}" not in written
 
 
 def test_the_pages_that_a_package_installs_are_of_todays_help(tmp_path: Path) -> None:
