@@ -71,6 +71,11 @@ class IndexReports(Handlers):
 
 def compared(commands: Commands, first: str, second: str, order: str, top: int) -> dict[str, Any]:
     """Return the comparison of two crawls; a process of its own reads the index for it."""
-    options = [f"--crawl={second}", f"--compare={first}", f"--order={order}", f"--limit={top}"]
-    found: dict[str, Any] = orjson.loads(commands.run("report", [*options, "--json"]).last)
+    options = [*compare_options(first, second, order, top), "--json"]
+    found: dict[str, Any] = orjson.loads(commands.run("report", options).last)
     return found
+
+
+def compare_options(first: str, second: str, order: str, top: int) -> list[str]:
+    """Return the options of ``bin/report`` that compare two crawls."""
+    return [f"--crawl={second}", f"--compare={first}", f"--order={order}", f"--limit={top}"]

@@ -11,7 +11,7 @@ from dedupindex.crawls.compare_crawls import ORDERS
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.runtime.charts import bar
 from server import commands
-from server.api.index_reports import compared
+from server.api.index_reports import compare_options, compared
 from server.auth import NamespaceAccess
 from server.pages.login import check_names, is_own_request
 from server.services import Handlers
@@ -33,6 +33,15 @@ ORDER_TEXTS = {
     "new_bytes": "bytes of URLs that only the later crawl has",
     "gone_bytes": "bytes of URLs that only the earlier crawl has",
     "same_bytes": "bytes of payloads that are the same",
+}
+_COLUMNS = {
+    "same": "Same",
+    "changed": "Changed",
+    "new": "New",
+    "gone": "Gone",
+    "first_stored_bytes": "Bytes, earlier",
+    "second_stored_bytes": "Bytes, later",
+    "second_revisits": "Revisits, later",
 }
 _TOP = 30  # hosts
 _MOST = 200  # crawls to choose from
@@ -60,10 +69,12 @@ class ComparePage(Handlers):
             order=order,
             orders=ORDER_TEXTS,
             texts=TEXTS,
+            columns=_columns(order),
             crawls=self._names(),
             problem=problem,
             found=found,
             longest=commands.LONGEST,
+            command=self._commands.typed("report", compare_options(first, second, order, _TOP)),
         )
         return page, status
 
@@ -76,6 +87,11 @@ class ComparePage(Handlers):
         content = self._summaries.known().content
         rows = content["by"]["crawl"]["rows"] if content is not None else []
         return list(dict.fromkeys([*names, *sorted(row["crawl"] for row in rows if row["crawl"])]))
+
+
+def _columns(order: str) -> dict[str, str]:
+    """Return the columns of hosts, which have the one by which hosts are ranked."""
+    return {**_COLUMNS, **({} if order in _COLUMNS else {order: f"Bytes, {order.split('_')[0]}"})}
 
 
 def _drawn(found: dict[str, Any]) -> dict[str, Any]:

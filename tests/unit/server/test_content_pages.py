@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import shlex
 import threading
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,6 +18,7 @@ from flask.testing import FlaskClient
 
 from dedupindex.index import summary
 from dedupindex.index.identity import Settings
+from dedupindex.runtime.tables import amount
 from server import commands, summaries, wsgi_fast_path
 from server.pages import content_pages
 from server.pages.blueprint import POLICY
@@ -427,6 +430,26 @@ def test_two_crawls_compared(tmp_path: Path) -> None:
     foreign = {"Sec-Fetch-Site": "cross-site"}
     asked = web.get("/pages/compare?first=<old>&second=new", headers=foreign)
     assert "URLs: 2" not in page(asked).text
+
+
+@pytest.mark.parametrize("order", ["second_stored_bytes", "changed", "changed_bytes", "gone_bytes"])
+def test_compared_crawls_are_shown_with_the_column_that_they_are_sorted_by(
+    tmp_path: Path, order: str
+) -> None:
+    index = begin(tmp_path, settings=ALL)
+    load(index, [capture(1, HOST, crawl="one's"), capture(2, HOST, 2, size=4321, crawl="new")])
+    found = served(index).get(f"/pages/compare?first=one's&second=new&order={order}")
+    (command,) = re.findall(r"bin/report .*", page(found).text)
+    row = orjson.loads(dedupindex("report", *shlex.split(command)[1:], "--json")[0])["rows"][0]
+    lines = [
+        re.findall(r'<t[hd](?: scope="col")? class="n( more)?">([^<]*)', line)
+        for line in found.text.partition('id="hosts"')[2].splitlines()
+    ]
+    heads, cells = list(filter(None, lines))[:2]
+    ((place, text),) = ((n, text) for n, (more, text) in enumerate(heads) if not more)
+    assert text in ("Bytes, later", "Changed", "Bytes, changed", "Bytes, gone")
+    value = amount(row[order]) if order.endswith("_bytes") else f"{row[order]:,}"
+    assert cells[place] == ("", value)
 
 
 def test_the_summary_over_http(index: Path) -> None:

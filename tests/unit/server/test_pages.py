@@ -502,6 +502,19 @@ def test_hosts_of_crawls(web: FlaskClient) -> None:
         page(web.get(f"/pages/crawl?name=a&{query}"), 400)
 
 
+def test_the_column_that_a_table_is_sorted_by_is_shown_on_phones_too(web: FlaskClient) -> None:
+    report(web, "a", "http://one.example/1")
+    for order, column in (
+        ("lookups", "Looked up"),
+        ("duplicates", "Duplicates"),
+        ("duplicate_bytes", "Payload saved"),
+        ("stored_bytes", "Payload reported"),
+    ):
+        shown = web.get(f"/pages/crawl?name=a&order={order}").text
+        assert f'<th scope="col" class="n">{column}</th>' in shown, order
+    assert '<th scope="col" class="n more">Duplicates</th>' in shown
+
+
 def test_times_of_lookups_say_of_what_they_are(web: FlaskClient) -> None:
     report(web, "a", "http://one.example/1")
     live, crawl = web.get("/pages/live?crawl=a").text, web.get("/pages/crawl?name=a").text
