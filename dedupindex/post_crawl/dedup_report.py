@@ -110,6 +110,21 @@ def unique_text(report: DedupReport) -> str:
     return f"{what} that is stored in full" if report.revisits_before else what
 
 
+def refused_rows(
+    refused: Mapping[str, int], captures: int, min_gain: int = 1
+) -> list[dict[str, Any]]:
+    """Return the rows of `REFUSED`, those of most captures first, from their numbers by reason."""
+    return [
+        {
+            "reason": in_words(reason),
+            "captures": count,
+            "captures_percent": exact_percent(count, captures),
+            "option": "" if (reason, min_gain) == _LEAST else _OPTIONS.get(reason, ""),
+        }
+        for reason, count in sorted(refused.items(), key=lambda one: (-one[1], one[0]))
+    ]
+
+
 def host_lines(hosts: Mapping[str, Sequence[int]]) -> Iterator[bytes]:
     """Yield lines for `by_host`, from the revisits and saved bytes of hosts."""
     for host, (revisits, saved) in hosts.items():
@@ -318,15 +333,7 @@ class DedupReport:
 
     def refused_rows(self) -> list[dict[str, Any]]:
         """Return the rows of `REFUSED`."""
-        return [
-            {
-                "reason": in_words(reason),
-                "captures": count,
-                "captures_percent": exact_percent(count, self.captures),
-                "option": "" if (reason, self.min_gain) == _LEAST else _OPTIONS.get(reason, ""),
-            }
-            for reason, count in sorted(self.refused.items(), key=lambda one: (-one[1], one[0]))
-        ]
+        return refused_rows(self.refused, self.captures, self.min_gain)
 
     @property
     def bytes_saved(self) -> int:

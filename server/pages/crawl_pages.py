@@ -27,7 +27,7 @@ from dedupindex.crawls.statistics_keys import (
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.index import summary
-from dedupindex.lookup.savings_report import share_of_handled
+from dedupindex.lookup.savings_report import HANDLED_BY_CRAWL, share_of_handled
 from dedupindex.runtime.charts import bar
 from dedupindex.urlkey import in_idna, typed_host
 from server.api.crawls import FILES, crawl_row, crawl_rows
@@ -171,7 +171,8 @@ def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, An
     total = StatisticsRow.sum_of(row for crawl, row in known if crawl.kept)
     most = max((row.lookups for _, row in known), default=0)
     rows = [{**table_row(b"", row, most), "crawl": crawl} for crawl, row in reversed(known)]
-    return {"rows": rows, **_sums(total)}
+    saved = share_of_handled(total.as_json(), HANDLED_BY_CRAWL)
+    return {"rows": rows, "share_saved": saved, **_sums(total)}
 
 
 def _spellings(name: str) -> list[bytes]:

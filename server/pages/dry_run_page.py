@@ -18,8 +18,9 @@ from urllib.parse import parse_qs
 import orjson
 from flask import render_template, request
 
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, as_named
 from dedupindex.index.tokens import Role
+from dedupindex.runtime.tables import UNKNOWN
 from server import commands
 from server.pages.login import is_own_request
 from server.services import Handlers
@@ -60,6 +61,7 @@ class DryRunPage(Handlers):
             found=found,
             problem=problem,
             rows=_ROWS,
+            **(_tables(found) if found is not None and not sample else {}),
             longest=commands.LONGEST,
             command="" if chosen is None else _typed(chosen, sample),
         )
@@ -99,6 +101,29 @@ class DryRunPage(Handlers):
             output = self._commands.run("dedup", options, indexed=False)
         found: dict[str, Any] = orjson.loads(output.last)
         return found
+
+
+def _tables(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables of a report of ``bin/dedup``, and their rows."""
+    from dedupindex.post_crawl import dedup_report  # loads DuckDB, which only this page needs
+
+    refused = [
+        {**row, "reason": as_named(row["reason"]), "option": as_named(row["option"])}
+        for row in dedup_report.refused_rows(found["refused"], found["captures"])
+    ]
+    hosts = [
+        dedup_report.HostNumbers(
+            host["host"] or UNKNOWN, host["captures"], host["revisits"], host["bytes_saved"]
+        ).as_row()
+        for host in found["hosts"][:_ROWS]
+    ]
+    return {
+        "refused_table": dedup_report.refused_table(refused, dry_run=True),
+        "refused": refused,
+        "reasons": as_named(dedup_report.REASONS),
+        "host_table": dedup_report.hosts_table(dry_run=True),
+        "hosts": hosts,
+    }
 
 
 def _options(directory: Path, sample: str) -> list[str]:

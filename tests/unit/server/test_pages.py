@@ -515,6 +515,14 @@ def test_the_column_that_a_table_is_sorted_by_is_shown_on_phones_too(web: FlaskC
     assert '<th scope="col" class="n more">Duplicates</th>' in shown
 
 
+def test_the_page_of_a_host_has_the_share_that_was_saved(web: FlaskClient) -> None:
+    report(web, "a", "http://one.example/1")
+    report(web, "b", "http://one.example/1")
+    saved = card(web, "/pages/host?host=one.example", "Payload saved")
+    share = "60.0 % of 5.0 kB, of hits and reported captures"
+    assert saved == f'3.0 kB<span class="note">{share}</span>'
+
+
 def test_times_of_lookups_say_of_what_they_are(web: FlaskClient) -> None:
     report(web, "a", "http://one.example/1")
     live, crawl = web.get("/pages/live?crawl=a").text, web.get("/pages/crawl?name=a").text
@@ -532,7 +540,8 @@ def test_sums_over_crawls_leave_cancelled_ones_out(web: FlaskClient) -> None:
     assert all("4 lookups" in web.get(path).text for path in ("/pages/charts", "/pages/live"))
     web.post("/crawls/b/cancel", json={"force": True})
     assert card(web, "/", "Payload saved") == "3.0 kB (50.0 %)"
-    assert card(web, host, "Payload saved") == "3.0 kB"
+    saved = card(web, host, "Payload saved")
+    assert saved.startswith('3.0 kB<span class="note">50.0 % of 6.0 kB, ')
     assert "cancelled: not in the sums" in page(web.get(host)).text
     for path in ("/pages/charts", "/pages/live"):
         assert "4 lookups" not in web.get(path).text
@@ -754,6 +763,7 @@ def test_a_share_of_the_what_if_page_is_rounded_once(web: FlaskClient) -> None:
 def test_the_what_if_page_takes_a_crawl_log(web: FlaskClient) -> None:
     shown = page(send(web, (DATA / "heritrix.log").read_bytes())).text
     assert "crawl.cdx: 0 B of" in shown and "Not looked up" in shown
+    assert "What each reason means: docs/formats.md#what-is-refused" in shown
 
 
 def test_invalid_files_of_the_what_if_page(
@@ -1203,6 +1213,16 @@ def test_a_dry_run_reads_below_its_directories_only(make_index: MakeIndex, tmp_p
     assert "would be saved in files" in found and not re.search(r"\bB saved", found)
     assert re.search(r"Without a duplicate\s*0\s+Originals\s*1\s", found)
     assert f"bin/dedup {top}/one --dry-run --out=NEW-DIRECTORY" in found
+    assert "66.7 %" in found and "Revisits, %" in found  # of the captures of its host
+    assert "Duplicates that would not be rewritten" not in found
+    (top / "small").mkdir()
+    record = b"".join(response(b"1", number=number, Target_URI=URL.encode()) for number in range(3))
+    (top / "small" / "a.warc").write_bytes(record)
+    found = asked("small")
+    command = ("dedup", top / "small", "--dry-run", "--out", tmp_path / "new")
+    reason = "no-gain: the revisit would not be smaller, or not by --min-gain"
+    for text in (reason, "66.7 %", "docs/post-crawl.md#manifest, #resolve and #rewrite say more"):
+        assert text in found and text in dedupindex(*command)[0], text
     assert "link that leads out" in asked("", 400)
     assert "etc is a link that leads out" in asked("linked", 400)
     for path in ("..", "../other", str(outside), "out", "nowhere", "one/a.warc", "one/\0", "~"):
@@ -1213,4 +1233,5 @@ def test_a_dry_run_reads_below_its_directories_only(make_index: MakeIndex, tmp_p
     other = web.get("/pages/dry-run?root=0&path=one", headers={"Sec-Fetch-Site": "cross-site"})
     assert "Would become revisits" not in page(other).text
     assert "may read no directory" in page(served(make_index()).get("/pages/dry-run")).text
-    assert [path for path in top.rglob("*") if path.is_file()] == [top / "one" / "a.warc"]
+    archives = {top / "one" / "a.warc", top / "small" / "a.warc"}
+    assert {path for path in top.rglob("*") if path.is_file()} == archives
