@@ -374,11 +374,8 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
         f"{report.originals:,} originals, {report.revisits:,} revisits, "
         f"{report.refused.total():,} not rewritten"
     )
-    if report.revisits_before:
-        yield (
-            f"revisits that were there before: {report.revisits_before:,}; "
-            "their originals stay stored in full"
-        )
+    if there := report.revisits_before:
+        yield f"revisits that were there before: {there:,}; their originals stay stored in full"
     captures = "1 capture" if report.revisits == 1 else f"{report.revisits:,} captures"
     revisits = "a revisit" if report.revisits == 1 else "revisits"
     before, after = amount(report.bytes_before), amount(report.bytes_after)

@@ -335,7 +335,7 @@ def test_a_second_run_with_an_earlier_file(
         "other content: another plan made it, it was damaged, or a record was taken" in output.err
     )
     assert "remove all files that are named so, and repeat the command; else name" in output.err
-    assert f"not copied: {source / 'b.warc.gz'}" in output.out
+    assert f"kept: {source / 'b.warc.gz'}" in output.out
     again = dedup(source, "--out", out, status=7)
     check(again)
     assert again["bytes_after"] == (out / "a.warc.gz").stat().st_size
