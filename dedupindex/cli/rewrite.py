@@ -318,6 +318,13 @@ def _rewrite(
     if (found.revisits or totals.written) and not job.dry:
         lines += map(as_called, then)
     print_result({**totals.as_json(), **sent.as_json()}, lines)
+    _say_what_to_know(job, totals)
+    return Damaged.exit_status if totals.left else 0
+
+
+def _say_what_to_know(job: RewriteJob, totals: _RewriteReport) -> None:
+    """Say what a run could not do, and what its results depend on."""
+    found = totals.found
     in_zstd = zstd_text(found.originals_in_zstd, dry=job.dry)
     for text in filter(None, (referring_text(totals.referring), in_zstd)):
         say(as_called(f"warning: {text}"))
@@ -331,7 +338,6 @@ def _rewrite(
         )
     if found.elsewhere:
         say(f"the first original of another host that could not be read: {found.elsewhere}")
-    return Damaged.exit_status if totals.left else 0
 
 
 def undo_all(
