@@ -47,6 +47,7 @@ import org.apache.http.util.EntityUtils
 import org.archive.checkpointing.Checkpoint
 import org.archive.crawler.event.CrawlStateEvent
 import org.archive.crawler.reporting.StatisticsTracker
+import org.archive.modules.CoreAttributeConstants
 import org.archive.modules.CrawlMetadata
 import org.archive.modules.CrawlURI
 import org.archive.modules.DispositionChain
@@ -92,6 +93,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     final AtomicLong lookups = new AtomicLong(), duplicates = new AtomicLong(), reported = new AtomicLong()
     final AtomicLong notLookedUp = new AtomicLong(), notReported = new AtomicLong(), revisitsNotReported = new AtomicLong(), answeredByFilter = new AtomicLong()
     final AtomicLong leftOut = new AtomicLong()        // responses that the rule of dedupLookup leaves out
+    final AtomicLong truncated = new AtomicLong()      // responses of which Heritrix has fetched a part
     final AtomicLong notModified = new AtomicLong(), notFetched = new AtomicLong()   // answers 304, and the bytes of their originals
 
     private PathSharingContext context
@@ -796,6 +798,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     String counts() {
         StringBuilder text = new StringBuilder('looked up ').append(lookups).append(', of these duplicates ').append(duplicates)
         if (leftOut.get() > 0L) text.append(', left out by shouldProcessRule of dedupLookup and stored in full ').append(leftOut)
+        if (truncated.get() > 0L) text.append(', truncated and neither looked up nor reported ').append(truncated)
         if (filter != null) text.append(', answered by the filter ').append(answeredByFilter)
         if (conditional) text.append('; not modified ').append(notModified).append(', bytes not fetched ').append(notFetched)
         text.append('; reported ').append(reported)
@@ -903,7 +906,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         else if (leftOut.get() > 0L) {
             log(Level.INFO, subject + ', because nothing was to be looked up: shouldProcessRule of dedupLookup in dedup-beans.xml leaves out ' +
                 (leftOut.get() == 1L ? 'the only response' : 'all ' + leftOut + ' responses') + ' (text, unless you changed it: docs/crawlers.md says how to look it up)')
-        } else log(Level.INFO, subject + ', because nothing was to be looked up: no response had the status 2xx and a body, or dedupLookup is disabled')
+        } else log(Level.INFO, subject + ', because nothing was to be looked up: no response had the status 2xx and a whole body, or dedupLookup is disabled')
     }
 
     /** The command that ends the crawl; it names the token and does not show it. `forbidden`: the server does not take that of the job. */
@@ -1559,8 +1562,19 @@ class DedupLookup extends Processor {
         return curi.getContentDigest() != null && curi.getContentLength() > 0L
     }
 
+    /** Whether Heritrix has fetched a part of a response, by the annotations for which its writer states WARC-Truncated. Such a record is no original. */
+    private static boolean isTruncated(CrawlURI curi) {
+        Collection<String> annotations = curi.getAnnotations()
+        return annotations.contains(CoreAttributeConstants.LENGTH_TRUNC) || annotations.contains(CoreAttributeConstants.TIMER_TRUNC) ||
+            annotations.contains(CoreAttributeConstants.HEADER_TRUNC)
+    }
+
     @Override
     protected void innerProcess(CrawlURI curi) {
+        if (isTruncated(curi)) {                       // stored, and not reported, as nothing asks for its history of digests
+            client.truncated.incrementAndGet()
+            return
+        }
         String digest = curi.getContentDigestSchemeString()
         Original original = client.original(curi, digest)
         if (original == null) return                   // nobody knows: stored, and not reported
@@ -1582,12 +1596,12 @@ class DedupLookup extends Processor {
     /** What `shouldProcessRule` leaves out is counted, so that nobody takes the duplicates for those of all responses. */
     @Override
     protected void innerRejectProcess(CrawlURI curi) {
-        if (shouldProcess(curi)) client.leftOut.incrementAndGet()
+        if (shouldProcess(curi) && !isTruncated(curi)) client.leftOut.incrementAndGet()
     }
 
     /** Count a response that would have come here if this stood in its place. */
     void countUnasked(CrawlURI curi) {
-        if (!shouldProcess(curi)) return
+        if (!shouldProcess(curi) || isTruncated(curi)) return
         boolean left = getShouldProcessRule().decisionFor(curi) === DecideResult.REJECT
         AtomicLong count = left ? client.leftOut : client.notLookedUp
         count.incrementAndGet()

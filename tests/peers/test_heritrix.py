@@ -575,6 +575,41 @@ def test_what_the_rule_leaves_out_is_counted(heritrix: Heritrix, tmp_path: Path)
     assert "  left out:           2 more, stored in full: a rule of the crawler" in text
 
 
+@pytest.mark.parametrize("fetcher", [(), ("--http2",)])
+def test_a_truncated_response_is_neither_looked_up_nor_reported(
+    heritrix: Heritrix, tmp_path: Path, fetcher: tuple[str, ...]
+) -> None:
+    """Heritrix fetches at most 50,000 bytes of a file: no later crawl may refer to its record."""
+    pages = {"/": Page(b'<a href="/big.bin"></a>'), "/big.bin": Page(b"0123456789" * 20_000, "x/b")}
+    with closing(Site()) as site, serving(empty_index(tmp_path)) as server:
+        site.pages = pages
+        for name, found in (("cut", 0), ("cut-again", 1)):
+            job = heritrix.make(
+                name + "".join(fetcher), site, f"http://127.0.0.1:{server.port}", *fetcher
+            )
+            beans = job / "crawler-beans.cxml"
+            text, default = (
+                beans.read_text(),
+                '<!-- <property name="maxLengthBytes" value="0" /> -->',
+            )
+            assert text.count(default) == 1
+            limited = '<property name="maxLengthBytes" value="50000" />'
+            beans.write_text(text.replace(default, limited))
+            crawl = heritrix.run(job)
+            (big,) = (one for one in crawl.records() if one.url.endswith("/big.bin"))
+            assert (big.kind, big.headers["WARC-Truncated"]) == ("response", "length")
+            assert len(big.body) < 200_000
+            line = f"looked up 1, of these duplicates {found}, truncated and neither looked up nor "
+            assert f"{line}reported 1; reported {1 - found}\n" in crawl.output
+            shown = crawl_of(server, f"{crawl.name}/report")
+            assert (shown["lookups"], shown["captures"]) == (1, 1 - found)
+            assert (shown["not_looked_up"], shown["not_reported"]) == (0, 0)
+            asked = f"/lookup?digest={big.headers['WARC-Payload-Digest']}&crawl={crawl.name}"
+            assert server.get(asked)[0] == 200 and not json.loads(server.get(asked)[1])["duplicate"]
+    summary = dedupindex("index", "--add", "--json", *crawl.warcs(), tmp_path / "index")[0]
+    assert '"truncated":1' in summary  # the same is said of its record when its WARC is read
+
+
 def test_what_the_index_refuses_is_counted_by_reason(heritrix: Heritrix, tmp_path: Path) -> None:
     """The job looks text up, and the index has none."""
     dedupindex("index", "--empty", tmp_path / "index")
