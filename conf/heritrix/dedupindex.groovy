@@ -370,13 +370,18 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
      * Report what waits now, if the server answers. What other threads add meanwhile is left to the next report: a lookup
      * that waits for this one must not wait for their pages.
      */
-    void flush() {
+    void flush() { reportWaiting(false) }
+
+    /** As `flush`, also while the server is only probed or has just refused a report: a pause, a checkpoint and the end do not wait. */
+    void flushNow() { reportWaiting(true) }
+
+    private void reportWaiting(boolean now) {
         int before = failures
         long last
         synchronized (waiting) { last = sent + count }
         synchronized (reporting) {
             if (failures > before) return              // the thread that was waited for has just met the failure
-            if (reportProblem != null && milliseconds() < refusedUntil) return
+            if (!now && reportProblem != null && milliseconds() < refusedUntil) return
             while (true) {
                 int size = 0, stored = 0
                 StringBuilder lines = new StringBuilder()
@@ -388,16 +393,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                         if (capture.stored) stored++
                     }
                 }
+                if (!now && !mayTry()) return
                 if (!sendReport(lines.toString(), size, stored)) return
                 synchronized (waiting) { forget(size) }
             }
         }
-    }
-
-    /** Report what waits, also if the server has just refused a report. */
-    void flushNow() {
-        synchronized (reporting) { refusedUntil = 0L }
-        flush()
     }
 
     /** Take away the oldest captures that wait; the caller has their lock. */
@@ -417,7 +417,6 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** Report a batch, of which so many are stored in full, others as revisits; false if it must wait. */
     private boolean sendReport(String lines, int size, int stored) {
-        if (!mayTry()) return false
         try {
             if (!begun) begin()
             JSONObject answer = new JSONObject(post('/captures?crawl='.concat(crawl), lines, LINES))

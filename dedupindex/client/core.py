@@ -97,11 +97,14 @@ class Breaker:
             pause = SHORTEST if refused else max(SHORTEST, (now - self._since) / SHARE)
             self._until = now + min(pause, self._probe_interval)
 
+    def end_pause(self) -> None:
+        """Let the next request through even if the pause before the next probe is not over."""
+        with self._lock:
+            self._until = self._clock()
+
     def abandoned(self) -> None:
         """Record that a request was cancelled by its caller, whatever the server does."""
-        with self._lock:
-            if self._failures >= self._most:
-                self._until = self._clock()
+        self.end_pause()
 
 
 MOST_BYTES = 128 << 20  # of waiting captures, whatever their number
@@ -418,7 +421,11 @@ class ClientBase(Generic[_TransportT]):
         return crawl
 
     def _finish(self) -> Steps[None]:
-        """Send waiting captures once more, and the counts of all crawls."""
+        """Send waiting captures once more, and the counts of all crawls.
+
+        The server is asked once even if it was away a moment ago: there is no later attempt.
+        """
+        self._breaker.end_pause()
         if self.kept:
             yield from self._report("", [])
         lost = self._queue.clear()

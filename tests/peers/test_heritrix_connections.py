@@ -271,3 +271,44 @@ def test_a_flush_reports_what_waits_and_not_what_comes_meanwhile(tmp_path: Path)
     words = ["java", "-cp", f"{heritrix_home()}/lib/*", "groovy.ui.GroovyMain", driver, SCRIPT]
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE)
     assert done.stdout.splitlines() == ["[1, 3, 1, [sha1:4]]", "[2, 4, 1, [sha1:5]]"]
+
+
+AWAY = """
+def loader = new GroovyClassLoader()
+loader.parseClass(new File(args[0]))
+loader.parseClass('''
+    class Away extends KeptConnections {
+        int failing = 6, sent = 0
+        Away() { super(new URI('http://127.0.0.1:9'), '', 1) }
+        Answer post(String path, byte[] body, String kind, int timeout) {
+            sent++
+            if (failing-- > 0) return new Answer(502, '<html>bad gateway', false)
+            new Answer(200, '{"bad": 0}', false)
+        }
+    }
+''')
+def client = loader.loadClass('DedupClient').newInstance()
+def connections = loader.loadClass('Away').newInstance()
+client.@crawl = 'c'
+client.@begun = true
+client.@quiet = 30_000L
+client.@connections = connections
+client.@reporter = java.util.concurrent.Executors.newScheduledThreadPool(1)
+3.times { client.report('sha1:' + it, new byte[20], loader.loadClass('Row').newInstance()) }
+6.times { client.flush() }
+println([connections.sent, client.reported, client.@count])
+2.times { client.flushNow() }
+println([connections.sent, client.reported, client.@count])
+client.@reporter.shutdown()
+"""
+
+
+def test_a_flush_at_a_checkpoint_or_the_end_does_not_wait_for_the_next_probe(
+    tmp_path: Path,
+) -> None:
+    """After five failures nothing is sent for a second; a sixth then is the one of `flushNow`."""
+    driver = tmp_path / "driver.groovy"
+    driver.write_text(AWAY)
+    words = ["java", "-cp", f"{heritrix_home()}/lib/*", "groovy.ui.GroovyMain", driver, SCRIPT]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE)
+    assert done.stdout.splitlines() == ["[5, 0, 3]", "[7, 3, 0]"]

@@ -632,6 +632,26 @@ def test_dropped_captures_are_counted(switch: Switch) -> None:
     assert client.counts.as_json()["not_reported"] == 5
 
 
+def test_what_waits_is_sent_at_the_end_though_the_pause_of_an_outage_is_not_over(
+    switch: Switch,
+) -> None:
+    client = switched(switch, breaker=Breaker(1, 30.0, lambda: 0.0), crawl="c")
+    client.begin("c")
+    switch.on = False
+    assert client.report([stored(1), stored(2)]) == Reported(kept=2)
+    asked, switch.on = switch.asked, True
+    assert client.flush() == Reported(kept=2) and switch.asked == asked  # in the pause
+    client.close()
+    assert (client.counts.as_json()["added"], client.counts.as_json()["not_reported"]) == (2, 0)
+    switch.on = False
+    away = switched(switch, breaker=Breaker(1, 30.0, lambda: 0.0), crawl="c")
+    away.report([stored(3)])
+    asked = switch.asked
+    away.close()
+    assert switch.asked == asked + 1  # once, however many requests wait
+    assert away.counts.as_json()["not_reported"] == 1
+
+
 def test_an_outage_of_the_transport_never_raises(switch: Switch) -> None:
     client = switched(switch)
     client.close()  # as in a crawler that ends while threads still ask
