@@ -1166,6 +1166,7 @@ class KeptConnections {
         final InputStream input, wire                  // what has come, decrypted, and as it came
         final byte[] buffer
         int filled                                     // bytes of the answer in `buffer`
+        long deadline                                  // of the answer; milliseconds
         Connection next                                // that waits for a request
         Connection(Socket socket, Socket wire, byte[] buffer) {
             this.buffer = buffer
@@ -1175,8 +1176,9 @@ class KeptConnections {
             input = socket.inputStream
         }
 
-        /** Read on; raises IOException if nothing comes. */
+        /** Read on; raises IOException if nothing comes until the deadline: a peer that sends a byte now and then does not move it. */
         void more() {
+            socket.setSoTimeout(left(deadline))
             int count = input.read(buffer, filled, buffer.length - filled)
             if (count < 0) throw new EOFException('the server closed the connection')
             filled = filled + count
@@ -1193,7 +1195,7 @@ class KeptConnections {
         headers = ' HTTP/1.1\r\nHost: ' + server.rawAuthority + '\r\nAccept: text/plain\r\n' + authorization
     }
 
-    /** The answer to GET, within milliseconds; null if HttpClient must ask. Raises IOException. */
+    /** The answer to GET, within milliseconds of which connecting and a second connection are part; null if HttpClient must ask. Raises IOException. */
     Answer get(String path, int timeout) {
         StringBuilder request = new StringBuilder('GET ').append(base).append(path).append(headers).append('\r\n')
         return answer(request.toString().getBytes('ISO-8859-1'), timeout)
@@ -1209,20 +1211,28 @@ class KeptConnections {
         return answer(request, timeout)
     }
 
+    /** The milliseconds until a deadline; raises SocketTimeoutException if it is over. */
+    private static int left(long deadline) {
+        long left = deadline - DedupClient.milliseconds()
+        if (left <= 0L) throw new SocketTimeoutException('the answer was not whole in time')
+        return (int) left
+    }
+
     private Answer answer(byte[] request, int timeout) {
+        long deadline = DedupClient.milliseconds() + timeout
         Connection kept = taken()
         if (kept != null) {
             // Not an answer to this request, whatever it is; a further record of TLS may be a ticket, or the end.
             if (kept.input.available() > 0 || kept.wire.available() > 0) kept.socket.close()
             else try {
-                return exchange(kept, request, timeout)
+                return exchange(kept, request, deadline)
             } catch (SocketTimeoutException e) {
                 throw e
             } catch (IOException ignored) {            // the server has closed it, perhaps while the request was on its way
                 if (kept.filled > 0) return null
             }
         }
-        return exchange(connect(timeout), request, timeout)
+        return exchange(connect(deadline), request, deadline)
     }
 
     /** A connection that waits for a request; null if there is none. */
@@ -1245,12 +1255,13 @@ class KeptConnections {
         connection.socket.close()
     }
 
-    private Connection connect(int timeout) {
+    private Connection connect(long deadline) {
         Socket socket = new Socket()
         try {
             socket.setTcpNoDelay(true)
-            socket.setSoTimeout(timeout)
-            socket.connect(new InetSocketAddress(host, port), connectTimeout)
+            InetSocketAddress address = new InetSocketAddress(host, port)
+            socket.connect(address, Math.min(left(deadline), connectTimeout))
+            socket.setSoTimeout(left(deadline))        // of each read of TLS
             return new Connection(secure ? secured(socket) : socket, socket, new byte[ROOM])
         } catch (IOException e) {
             socket.close()
@@ -1269,10 +1280,10 @@ class KeptConnections {
         return made
     }
 
-    private Answer exchange(Connection connection, byte[] request, int timeout) {
+    private Answer exchange(Connection connection, byte[] request, long deadline) {
         Answer answer = null
         try {
-            connection.socket.setSoTimeout(timeout)
+            connection.deadline = deadline
             connection.filled = 0
             connection.output.write(request)
             answer = read(connection)

@@ -6,6 +6,7 @@ import re
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import takewhile
@@ -119,6 +120,11 @@ class Odd:
                         self.closed_once = True
                         return
                     name = "hit"
+                if name == "dripping":  # each byte comes well before a read is given up
+                    for at in range(2 * TIMEOUT // 500):
+                        connection.sendall(OK[at : at + 1])
+                        time.sleep(0.5)
+                    return
                 for piece in ANSWERS[name][0]:
                     if not piece:
                         return
@@ -186,6 +192,12 @@ def test_what_is_not_a_simple_answer_is_left_to_the_general_client(get: Get, met
 
 def test_a_cut_answer_on_a_new_connection_is_a_failure(get: Get) -> None:
     assert get("cut-head", "cut-body", "hit")[0] == ["EOFException", "EOFException", f"200 {TEXT}"]
+
+
+def test_a_lookup_ends_in_time_though_bytes_of_its_answer_come(get: Get) -> None:
+    answers, requests = get("dripping", "hit", "dripping", "hit")
+    assert answers == ["SocketTimeoutException", f"200 {TEXT}"] * 2
+    assert len(requests) == 4  # none is sent again
 
 
 def test_a_connection_is_kept_until_the_server_closes_it(get: Get) -> None:
