@@ -79,7 +79,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private static final int REPORT_EVERY = 100                               // milliseconds
     private static final int BATCH = 500, MOST_WAITING = 10_000               // captures to report
     private static final int CONNECTIONS = 200                                // at most; a thread of Heritrix uses one
-    private static final int ATTEMPTS = 2, LONGEST_END = 30                   // to end the crawl; seconds
+    private static final int ATTEMPTS = 2              // to end the crawl at a server that is there
+    private static final long LONGEST_AWAY = 30_000, AGAIN = 1000             // to wait for a server at the end, and between two attempts; milliseconds
+    private static final int LONGEST_END = 60          // seconds for which Heritrix waits for the end
     private static final int MOST_OF_PATH = 150, MOST_OF_TEXT = 300           // characters in a line of the log
     private static final long COUNTED = 2000                                  // until all workers of a server have written their counts
     // While the server is away it is probed, with the numbers of all our clients: see docs/crawlers.md. Milliseconds.
@@ -121,6 +123,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private volatile boolean keepsLast = true          // whether the server knows the last captures of URLs
     volatile boolean conditional                       // whether a processor asks for them
     private volatile int failures                      // in a row
+    private volatile Exception failure                 // the last of them
     private long since, until                          // the first of them, and when the next probe may be sent
 
     private final Object waiting = new Object()        // the lock of the captures to be reported:
@@ -590,6 +593,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             else if (!stranger.isEmpty() && e instanceof Stranger) log(Level.SEVERE, consequence + '; all is stored, because ' + stranger + ': ' + e.message)
             else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. ' + meanwhile() + ': ' + server + ': ' + messageOf(e))
         }
+        failure = e
         failures = failures + 1
         until = now + (e instanceof ConnectException ? Math.min(SHORTEST, quiet) : pause(now - since))
     }
@@ -836,17 +840,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private void end(String reason) {
         if (crawl == null) identify()
-        flushNow()
-        boolean refused
-        synchronized (reporting) {                     // when no report is on its way
-            synchronized (waiting) {                   // what could not be reported
-                for (Capture capture = oldest; capture != null; capture = capture.next) {
-                    (capture.stored ? notReported : revisitsNotReported).incrementAndGet()
-                }
-                forget(count)
-            }
-            refused = reportProblem instanceof Forbidden
-        }
+        long last = milliseconds() + LONGEST_AWAY
+        boolean cancel = settings.cancelOn != null && settings.cancelOn.matcher(reason).find()
+        String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
+        boolean logged = reportLast(step, reason, cancel, last)
+        dropWaiting()
         String missed = missed()
         log(Level.INFO, 'crawl ' + crawl + ': ' + counts())
         if (!begun) {
@@ -855,34 +853,95 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         }
         // Logged now, as `done` may come when the log is closed.
         if (!lookupProblem.isEmpty() || (!storeProblem.isEmpty() && !nothingToReport())) log(Level.WARNING, 'crawl ' + crawl + ': ' + withoutOurs() + later())
-        boolean cancel = settings.cancelOn != null && settings.cancelOn.matcher(reason).find()
-        String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
         String outcome = selfReport().put('exit', reason).text()
-        for (int left = ATTEMPTS; left > 0; left--) {
+        for (int tried = 1; ; tried++) {
             try {
                 post(step, outcome, FORM)
                 keepReport()
                 log(Level.INFO, 'done: POST ' + step + (missed ? later(cancel) : ''))
                 return
             } catch (IOException e) {
-                // Logged at once: when Heritrix exits, its log is closed before we are done.
-                boolean referred = cancel && e instanceof Refused && ((Refused) e).status == 409
-                if (left == ATTEMPTS) {
-                    boolean forbidden = refused || e instanceof Forbidden
-                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + messageOf(e))
-                    if (referred) {
-                        log(Level.SEVERE, 'revisits of other crawls may refer to what it stored: commit it by hand: ' + byHand('/crawls/' + crawl + '/commit', outcome, forbidden))
-                        log(Level.SEVERE, 'or, if its WARCs and those revisits are thrown away, cancel it: ' + byHand(step, outcome + '&force=true', forbidden))
-                    } else {
-                        log(Level.SEVERE, 'if no line "done" follows, do it by hand: ' + byHand(step, outcome, forbidden))
-                    }
-                    log(Level.SEVERE, 'then bin/report INDEX --crawl ' + crawl + ' prints the report that is missing in reports/')
-                    if (missed) log(Level.SEVERE, 'crawl ' + crawl + missed + later(cancel))
-                }
-                if (referred) return
-                if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
+                if (!logged) logOpen(e, step, outcome, missed, cancel)
+                logged = true
+                if (isReferredTo(e, cancel)) return
+                boolean again = isPassing(e) ? milliseconds() < last : tried < ATTEMPTS
+                if (!again) return
+                if (isPassing(e)) Thread.sleep(AGAIN)
             }
         }
+    }
+
+    /**
+     * Report what waits, since a committed crawl takes no more; wait for a server that is away, not longer than until `last`.
+     * Returns whether it was away, and what to do about that is logged.
+     */
+    private boolean reportLast(String step, String reason, boolean cancel, long last) {
+        flushNow()
+        if (!begun || cancel) return false
+        Exception problem = whyWaiting()
+        if (problem == null || !isPassing(problem)) return false
+        long[] lost = waitingNow()                     // if the server does not come back
+        notReported.addAndGet(lost[0])
+        revisitsNotReported.addAndGet(lost[1])
+        logOpen(problem, step, selfReport().put('exit', reason).text(), missed(), cancel)
+        notReported.addAndGet(-lost[0])
+        revisitsNotReported.addAndGet(-lost[1])
+        while (problem != null && isPassing(problem) && milliseconds() < last) {
+            Thread.sleep(AGAIN)
+            flushNow()
+            problem = whyWaiting()
+        }
+        return true
+    }
+
+    /** Why the server did not answer a report, if captures still wait; null if it is there, though it may refuse reports. */
+    private Exception whyWaiting() {
+        synchronized (waiting) { return count > 0 && failures > 0 ? failure : null }
+    }
+
+    /** How many captures wait that are stored in full, and how many revisits. */
+    private long[] waitingNow() {
+        long[] found = new long[2]
+        synchronized (waiting) {
+            for (Capture capture = oldest; capture != null; capture = capture.next) found[capture.stored ? 0 : 1] += 1L
+        }
+        return found
+    }
+
+    /** Count what could not be reported, when no report is on its way. */
+    private void dropWaiting() {
+        synchronized (reporting) {
+            synchronized (waiting) {
+                long[] lost = waitingNow()
+                notReported.addAndGet(lost[0])
+                revisitsNotReported.addAndGet(lost[1])
+                forget(count)
+            }
+        }
+    }
+
+    /** Whether a server that fails so may do what it is asked within seconds: it is being restarted, or has too much to do. */
+    private boolean isPassing(Exception e) {
+        if (e instanceof Refused) return ((Refused) e).status == 429
+        return begun && !(e instanceof Forbidden) && !(e instanceof Stranger)
+    }
+
+    private static boolean isReferredTo(Exception e, boolean cancel) { cancel && e instanceof Refused && ((Refused) e).status == 409 }
+
+    /** Say that the crawl is open, and how to end it by hand. Said at once: when Heritrix exits, its log is closed before we are done. */
+    private void logOpen(Exception e, String step, String outcome, String missed, boolean cancel) {
+        boolean refused
+        synchronized (reporting) { refused = reportProblem instanceof Forbidden }
+        boolean forbidden = refused || e instanceof Forbidden
+        log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + messageOf(e))
+        if (isReferredTo(e, cancel)) {
+            log(Level.SEVERE, 'revisits of other crawls may refer to what it stored: commit it by hand: ' + byHand('/crawls/' + crawl + '/commit', outcome, forbidden))
+            log(Level.SEVERE, 'or, if its WARCs and those revisits are thrown away, cancel it: ' + byHand(step, outcome + '&force=true', forbidden))
+        } else {
+            log(Level.SEVERE, 'if no line "done" follows, do it by hand: ' + byHand(step, outcome, forbidden))
+        }
+        log(Level.SEVERE, 'then bin/report INDEX --crawl ' + crawl + ' prints the report that is missing in reports/')
+        if (missed) log(Level.SEVERE, 'crawl ' + crawl + missed + later(cancel))
     }
 
     /** Whether all that was to be looked up was a duplicate, so that dedupStore had nothing to do. It would also report answers 304. */

@@ -526,6 +526,41 @@ def test_a_crawl_whose_token_is_refused_at_its_end_says_how_to_commit_it(
     assert told["captures"] + told["not_reported"] == len(stored(site, crawl.records()))
 
 
+def test_a_crawl_waits_at_its_end_for_a_server_that_is_restarted(
+    heritrix: Heritrix, tmp_path: Path
+) -> None:
+    """All reports wait until then; the server goes with the last page, and comes back later."""
+    index, fetched = empty_index(tmp_path), set[str]()
+    with ExitStack() as stack:
+        site = stack.enter_context(closing(ten_pages()))
+        server = stack.enter_context(serving(index))
+
+        def away(path: str) -> None:
+            fetched.add(path)
+            if fetched >= site.pages.keys():
+                server.process.terminate()
+                server.process.wait()
+
+        site.before = away
+        job = heritrix.make("restarted", site, f"http://127.0.0.1:{server.port}")
+        without_timer(job)
+
+        def during(port: int) -> None:
+            alerts = job / "latest" / "logs" / "alerts.log"
+            assert until(lambda: alerts.exists() and "is still open" in alerts.read_text())
+            time.sleep(2)
+            stack.enter_context(serving(index, "--port", str(server.port)))
+
+        crawl = heritrix.run(job, during)
+        shown = crawl_of(server, crawl.name)
+    assert (shown["state"], shown["not_looked_up"], shown["not_reported"]) == ("committed", 1, 0)
+    assert shown["captures"] == len(stored(site, crawl.records())) - 1 == 10
+    assert f"done: POST /crawls/{crawl.name}/commit" in crawl.output
+    assert crawl.alerts().count("is still open") == 1
+    by_hand = f"not_reported=10&left_out_by_rule=0&exit=Finished' 'http://127.0.0.1:{server.port}/"
+    assert by_hand in crawl.alerts()  # as if it did not come back
+
+
 def test_reports_that_a_full_disk_refuses_are_one_line(heritrix: Heritrix) -> None:
     """The server answers lookups all the time."""
 
@@ -1211,6 +1246,14 @@ def test_unreported_records_of_a_killed_crawl_can_be_indexed(
             }
 
 
+def without_timer(job: Path) -> None:
+    """Edit the script of a job: what waits is reported when something else asks for it."""
+    script = job / "dedupindex.groovy"
+    text, often = script.read_text(), "REPORT_EVERY = 100  "
+    assert text.count(often) == 1
+    script.write_text(text.replace(often, "REPORT_EVERY = 86_400_000  "))
+
+
 def test_checkpoint_and_pause_report_what_waits_and_terminate_takes_it_back(
     heritrix: Heritrix, tmp_path: Path
 ) -> None:
@@ -1229,10 +1272,7 @@ def test_checkpoint_and_pause_report_what_waits_and_terminate_takes_it_back(
     with closing(Site()) as site, serving(index) as server:
         site.pages = {"/": Page(links.encode()), **pages}
         job = heritrix.make("ended", site, f"http://127.0.0.1:{server.port}")
-        script = job / "dedupindex.groovy"
-        text, often = script.read_text(), "REPORT_EVERY = 100  "
-        assert text.count(often) == 1
-        script.write_text(text.replace(often, "REPORT_EVERY = 86_400_000  "))
+        without_timer(job)
 
         def reported(count: int) -> bool:
             launch = (job / "latest").resolve()
