@@ -143,7 +143,8 @@ def check_new_index(sources: Sequence[str], index: Path) -> None:
     The source is an index then, or does not exist.
     """
     name = sources[0] if len(sources) == 1 and not given_address() else ""
-    if name and (Path(name) / FILE).is_file() and index.exists() and _is_source(str(index)):
+    is_index = bool(name) and os.path.isfile(Path(name) / FILE)  # not if it cannot be read
+    if is_index and index.exists() and _is_source(str(index)):
         raise click.UsageError(f"{name} is an index; the sources come first, the index last")
     if not name or os.path.lexists(name) or _is_source(name) or not os.access(index, os.X_OK):
         return

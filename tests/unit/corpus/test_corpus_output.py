@@ -470,7 +470,8 @@ def test_nothing_that_is_read_is_written_over(
     source = news(arc)
     files = {path: path.read_bytes() for path in arc.iterdir()}
     [first, *_] = sorted(path for path in files if path.name.endswith(".warc.gz"))
-    for out in (first, arc / "x" / ".." / first.name):
+    (tmp_path / "x").mkdir()
+    for out in (first, tmp_path / "x" / ".." / "arc" / first.name):
         assert main(["corpus", str(arc), "-o", str(out)]) == BadInput.exit_status, out
         assert "are never overwritten" in capsys.readouterr().err
     (tmp_path / "new.cdxj").write_text("a list of something else")
