@@ -213,8 +213,9 @@ def test_records_after_damage_are_read(tmp_path: Path) -> None:
     path = tmp_path / "made.warc.zst"
     path.write_bytes(ONE + hurt + zst(page(3)) + zst(copy_of(4, 3)))
     collection = Collection([path])
-    (finding,) = collection.findings()
-    assert (finding.reason, finding.offset) == ("damaged-member", SECOND)
+    damage, revisit = collection.findings()
+    assert (damage.reason, damage.offset) == ("damaged-member", SECOND)
+    assert revisit.reason == "unusable-original" and "behind damage" in revisit.message
     assert (collection.records, collection.revisits) == (3, 1)
 
 
