@@ -47,7 +47,12 @@ from dedupindex.post_crawl.plan.record_reader import ContainerUrls, container_ur
 from dedupindex.post_crawl.reasons import WORDS
 from dedupindex.post_crawl.rewrite.compare_pair import ORIGINAL_ELSEWHERE
 from dedupindex.post_crawl.rewrite.journal import Journal, discard_unfinished
-from dedupindex.post_crawl.rewrite.result_place import EARLIER, FILE_LEFT, MissingFile
+from dedupindex.post_crawl.rewrite.result_place import (
+    EARLIER,
+    FILE_LEFT,
+    MissingFile,
+    earlier_results_text,
+)
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, lost_owners, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.rewrite_outcome import (
@@ -274,8 +279,7 @@ class _RewriteReport:
             yield f"{words}, so keep the source: {files}, {size}"
             yield from file_lines([f"not copied: {one.file}" for one in lacking], len(lacking))
         if kept:
-            size = amount(sum(file.existing_bytes for file in kept))
-            yield singular(f"{EARLIER}: {len(kept):,} files, {size}")
+            yield f"{EARLIER}: {earlier_results_text(kept)}"
             yield from file_lines([f"kept: {one.file}" for one in kept], len(kept))
         yield from count_lines("not rewritten: ", found.refused, WORDS)
 

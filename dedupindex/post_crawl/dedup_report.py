@@ -14,7 +14,7 @@ from dedupindex.capture import Problem
 from dedupindex.errors import as_called
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.reasons import in_words
-from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
+from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile, earlier_results_text
 from dedupindex.post_crawl.rewrite.rewrite_outcome import (
     RewriteOutcome,
     referring_text,
@@ -302,10 +302,7 @@ class DedupReport:
 
     def earlier_results_text(self) -> str:
         """Say which results of earlier runs stay as they are; empty if none do."""
-        if not (files := [file for file in self.absent if file.existing_bytes]):
-            return ""
-        size = amount(sum(file.existing_bytes for file in files))
-        return singular(f"{len(files):,} files, {size}")
+        return earlier_results_text(self.absent)
 
     def absent_text(self) -> str:
         """Say how much was not copied; empty if all was, or has a result of an earlier run."""

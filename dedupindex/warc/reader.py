@@ -144,6 +144,11 @@ def in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
         yield Damage(member.offset, stored, str(wrong), not isinstance(wrong, NoRecord))
 
 
+def is_padding(window: Window, filler: Filler) -> bool:
+    """Return whether a filler is zeros, at which replay tools stop as they do at damage."""
+    return window.read(filler.offset, 1) == b"\0"
+
+
 def _read_plain(window: Window, framing: Framing) -> Generator[Event, None, None]:
     position = 0
     while position < window.size:

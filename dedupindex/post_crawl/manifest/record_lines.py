@@ -44,7 +44,7 @@ from dedupindex.warc.gzip_members import MAGIC, Damage, Filler
 from dedupindex.warc.headers import COMMON, Head
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.random_access import head_at
-from dedupindex.warc.reader import Event
+from dedupindex.warc.reader import Event, is_padding
 from dedupindex.warc.record import BrokenRecord, Record, Sound
 from dedupindex.warc.record_facts import (
     FastFacts,
@@ -354,7 +354,7 @@ class Scan:
             if head is not None and head.type == b"response":
                 self._on_reference([damaged_line(self._container, event.offset, head)])
         elif isinstance(event, Filler):
-            if self._window.read(event.offset, 1) == b"\0":
+            if is_padding(self._window, event):
                 self._damage(event.offset, _PADDED)
         else:
             try:

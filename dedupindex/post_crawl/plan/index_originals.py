@@ -38,10 +38,11 @@ from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.runtime.duckdb import Database, insert, literal, number, quoted, write_parquet
 from dedupindex.runtime.progress import Say, watched
 from dedupindex.runtime.tables import names_text
+from dedupindex.sources.warc_files import status_of
 from dedupindex.timestamps import digits_of_date, sort_key
 from dedupindex.urlkey import urlkey
 from dedupindex.warc.gzip_members import Damage, Filler
-from dedupindex.warc.reader import read
+from dedupindex.warc.reader import is_padding, read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
 from dedupindex.warc.zstd_format import Dictionaries
@@ -295,14 +296,12 @@ class _IndexOriginalFinder:
     def _has_changed(self, capture: Capture, path: str) -> bool:
         """Whether a file has another size or time than when it was indexed."""
         known = self._view.container(capture.container)
-        try:
-            if is_remote(path):
-                now = facts(path).size, facts(path).version
-            else:
-                now = (status := os.stat(path)).st_size, status.st_mtime_ns
-        except (BadSource, OSError):
+        now = None
+        with suppress(BadSource):
+            now = status_of(path)
+        if known is None or now is None:
             return False
-        return known is not None and (known.size, known.modified) != now
+        return (known.size, known.modified) != now[:2]
 
     def _candidates(self, digest: Digest) -> list[tuple[str, Capture]]:
         """Return captures outside of the set that may be originals, with the paths of their files.
@@ -385,8 +384,8 @@ def first_damage(path: str) -> int:
     with _opened(path) as file:
         window = Window(file, path)
         for event in read(window):
-            padding = isinstance(event, Filler) and window.read(event.offset, 1) == b"\0"
-            if isinstance(event, Damage) or padding:
+            padding = isinstance(event, Filler) and is_padding(window, event)
+            if padding or isinstance(event, Damage):
                 return event.offset
     return -1
 

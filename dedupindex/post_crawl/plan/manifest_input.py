@@ -127,7 +127,7 @@ class ManifestInputs:
         A batch has `most` lines and up to one container more.
         """
         files: defaultdict[int, list[str]] = defaultdict(list)
-        count, place, number = 0, self.first_place, 1
+        count, place, first = 0, self.first_place, 1
         for (manifest, old), container in zip(self._found, self.containers, strict=True):
             source = self._manifests[manifest]
             files[manifest].append(literal(lines_file(source.path, old.number)))
@@ -135,10 +135,10 @@ class ManifestInputs:
             end = self._bases[container.number] + container.size + 1
             if count >= most or container.number == len(self._found):
                 parts = [_select(number, names) for number, names in files.items()]
-                numbers = range(number, container.number + 1)
+                numbers = range(first, container.number + 1)
                 yield ContainerBatch(" UNION ALL ".join(parts), range(place, end), numbers)
                 files.clear()
-                count, place, number = 0, end, container.number + 1
+                count, place, first = 0, end, container.number + 1
         if not self._found:
             yield ContainerBatch("SELECT * FROM lines", range(1), range(1))
 

@@ -52,6 +52,7 @@ from dedupindex.runtime.atomic_replace import (
     same_bytes,
 )
 from dedupindex.runtime.files import write_file
+from dedupindex.runtime.tables import amount, singular
 from dedupindex.sources.warc_files import SourceFile, status_of
 from dedupindex.verify.file_bytes import Elsewhere, File, UnreadableFile
 
@@ -105,6 +106,14 @@ class MissingFile(NamedTuple):
     file: str
     bytes: int
     existing_bytes: int  # of a file of its name that an earlier run left there, or 0
+
+
+def earlier_results_text(absent: Iterable[MissingFile]) -> str:
+    """Say which results of earlier runs stay as they are; empty if none do."""
+    if not (files := [file for file in absent if file.existing_bytes]):
+        return ""
+    size = amount(sum(file.existing_bytes for file in files))
+    return singular(f"{len(files):,} files, {size}")
 
 
 def check_in_stores(does: str, paths: Iterable[object]) -> None:
