@@ -429,7 +429,8 @@ def make_known(case: Any, known: dict[str, str]) -> None:
         if isinstance(item, dict):
             item |= {name: known[name] for name in item if name in known}
             for lists in ("captures", "lookups"):
-                for inner in item.get(lists) or ():
+                inners = item.get(lists)
+                for inner in inners if isinstance(inners, list) else ():  # some are wrong
                     if isinstance(inner, dict):
                         inner |= {name: known[name] for name in inner if name in known}
 
