@@ -19,6 +19,7 @@ from tests.support.stores import Bucket, Fault
 
 ONE = ("--jobs", "1")
 SHORT = 200_000  # bytes that may be sent of a result: its revisit, and what is beside it
+TRIED = 3  # bytes that each run sends to see that the store writes under conditions
 MIXED, ALONE, SMALL = "00/mixed.warc", "01/alone.warc", "02/small.warc"
 
 
@@ -69,7 +70,7 @@ class Large:
         return len(uploads.get("Uploads", ()))
 
     def at_copy(
-        self, times: int = 1, name: str = "", part: str = "partNumber=", **fault: Any
+        self, times: int = 1, name: str = ".warc", part: str = "partNumber=", **fault: Any
     ) -> None:
         """Let a fault happen when the store is asked to copy a part to a result of a name."""
         self.bucket.server.faults[:] = [Fault(name, times, method="PUT", query=part, **fault)]
@@ -97,7 +98,7 @@ def test_what_stays_is_copied_within_the_store(large: Large) -> None:
     read = 2 * sizes[MIXED] + sizes[ALONE] + 2 * sizes[SMALL]
     assert read - SHORT <= sent["read"] <= read + SHORT
     again = large.rewritten("copied")
-    assert not again["copy"] and not again["written"]
+    assert not again["copy"] and again["written"] == TRIED
     assert not large.parts_left()
 
 
@@ -106,7 +107,7 @@ def test_from_a_disk_all_is_sent(large: Large) -> None:
     output, _ = typed("dedup", large.top / "warcs", "--out", out, "--state", state, *ONE, "--json")
     sent = json.loads(output)["requests"]
     assert large.results("sent") == large.expected and not sent["copy"]
-    assert sent["written"] == sum(map(len, large.expected.values()))
+    assert sent["written"] == TRIED + sum(map(len, large.expected.values()))
 
 
 @pytest.mark.parametrize("status", [403, 501])
