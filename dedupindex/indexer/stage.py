@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,6 +175,13 @@ def _why_nothing_taken(tally: BuildTally) -> dict[str, int]:
     return refused if 2 * defects > sum(refused.values()) else {}
 
 
+def _behind(damage: Mapping[str, int], item: Item) -> Refusal | None:
+    """Return the refusal of a capture behind damage in its file, where replay tools do not read."""
+    if not isinstance(item, Capture) or item.offset <= damage.get(item.container, item.offset):
+        return None
+    return Refusal("behind-damage", item._replace(evidence=Evidence.REVISIT))
+
+
 class _Stager:
     """Turns the items of one source into staged entries and counts."""
 
@@ -197,6 +204,8 @@ class _Stager:
             if isinstance(batch, Rows):
                 self._add_rows(batch, staged)
             else:
+                if source.damage:
+                    batch = [_behind(source.damage, item) or item for item in batch]
                 self._add_items(batch, staged)
             if self.tally.records - records >= _PROGRESS_RECORDS:
                 progress(source.position - position, self.tally.records - records)

@@ -44,6 +44,8 @@ class Source(ABC):
         self._unreadable_count = 0
         self.members: list[str] = []  # names of the files in it, once `items` has ended
         self.remarks: Counter[str] = Counter()  # on records that were read, see `REMARKS`
+        # Offset of the first damage by container, as far as it was read: replay tools stop there.
+        self.damage: dict[str, int] = {}
 
     @property
     @abstractmethod

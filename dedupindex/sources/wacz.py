@@ -54,7 +54,7 @@ class WaczSource(ArchiveSource):
             except BROKEN as error:
                 yield [Problem(name, begin, f"cannot be read from its WACZ: {error}")]
                 continue
-            self._begin, self._inner = begin, inner
+            self._begin, self._inner, inner.damage = begin, inner, self.damage
             with inner:
                 yield from inner.batches()
             self._inner = None

@@ -30,6 +30,7 @@ from dedupindex.warc.fast_reader import read
 from dedupindex.warc.gzip_members import Filler
 from dedupindex.warc.headers import COMMON
 from dedupindex.warc.payload_digests import Payload
+from dedupindex.warc.reader import is_padding
 from dedupindex.warc.record import BrokenRecord, Record, Sound
 from dedupindex.warc.record_facts import (
     FastFacts,
@@ -125,7 +126,11 @@ class WarcSource(ArchiveSource):
                 add(found, event.values[_CONCURRENT])
             elif isinstance(event, Record):
                 self._add(event)
-            elif not isinstance(event, Filler):
+            elif isinstance(event, Filler):
+                if is_padding(self._window, event):
+                    self.damage.setdefault(self.name, event.offset)
+            else:
+                self.damage.setdefault(self.name, event.offset)
                 pairing.add(Problem(self.name, event.offset, event.message))
                 if event.record:
                     pairing.add(Refusal("damaged"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import closing
 from itertools import permutations
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -30,6 +31,13 @@ LATER = b"2026-11-21T09:14:17Z"
 PARTIAL = b"HTTP/1.1 206 Partial Content\r\nContent-Type: text/html\r\n\r\n"
 ANY = Settings(mime=".*", whitelist=True)
 
+
+def damaged() -> bytes:
+    """A whole record of another URL, and one whose end is missing."""
+    whole = gz(response(bytes(range(256)), number=7, Target_URI=b"http://example.com/first"))
+    return whole + whole[:-100]
+
+
 REFUSED: dict[str, Callable[[], bytes]] = {
     "truncated": lambda: gz(response(PAYLOAD, Truncated=b"length")),
     "digest-mismatch": lambda: gz(response(b"other", Payload_Digest=sha1(PAYLOAD))),
@@ -38,6 +46,7 @@ REFUSED: dict[str, Callable[[], bytes]] = {
         + gz(request(b"POST", Record_ID=b"<urn:x:post>"))
     ),
     "partial": lambda: gz(response(PAYLOAD, head=PARTIAL)),
+    "behind-damage": lambda: damaged() + gz(response(PAYLOAD)),
     "segmented": lambda: gz(response(PAYLOAD, Segment_Number=b"1")),
     "shared-member": lambda: gz(
         response(b"first", Target_URI=b"http://example.com/first") + response(PAYLOAD, number=7)
@@ -155,3 +164,34 @@ def test_a_read_record_named_by_its_id_is_no_revisit(tmp_path: Path) -> None:
     alone.write_bytes(other + by_id)
     assert run(tmp_path / "alone", alone).tally.refused["refers-to-revisit"] == 1
     assert DATE not in originals(tmp_path / "alone")
+
+
+def test_only_what_stands_before_the_damage_is_an_original(tmp_path: Path) -> None:
+    """Replay tools read a file up to its first damage, and each file of a WACZ by itself."""
+    before, behind = b"http://example.com/before", b"http://example.com/behind"
+    first_url = b"http://example.com/first"
+    parts = [
+        gz(response(b"one", number=2, Target_URI=before)), damaged(),
+        gz(response(b"two", number=3, Target_URI=behind)),
+    ]  # fmt: skip
+    first, second = tmp_path / "first.warc.gz", tmp_path / "second.warc.gz"
+    first.write_bytes(b"".join(parts))
+    second.write_bytes(gz(response(PAYLOAD)))
+    packed = tmp_path / "both.wacz"
+    with ZipFile(packed, "w") as container:
+        for path in (first, second):
+            container.write(path, f"archive/{path.name}")
+    zeros = tmp_path / "zeros.warc"
+    zeros.write_bytes(response(b"one", Target_URI=before) + bytes(512) + response(PAYLOAD))
+    for number, (sources, urls) in enumerate(
+        [
+            ([first, second], {before, first_url, URL}),
+            ([packed], {before, first_url, URL}),
+            ([zeros], {before}),
+        ]
+    ):
+        index = tmp_path / f"index{number}"
+        built = run(index, *sources)
+        with closing(open_index(index)) as engine, engine.view() as view:
+            assert {capture.url for _, capture in view.captures()} == urls
+        assert built.tally.refused["behind-damage"] == 1
