@@ -53,7 +53,7 @@ def crawl_lookup(bench: Bench) -> Iterator[Line]:
     while the crawls still hold them, and when they do not. Each beside a bare answer of the same
     length to the same requests.
     """
-    index = _own_index(bench)
+    index = own_index(bench)
     with ExitStack() as stack:
         server = stack.enter_context(serving(bench, index))
         bare = stack.enter_context(bare_server(bench, b"d" * ANSWER))
@@ -70,16 +70,18 @@ def crawl_lookup(bench: Bench) -> Iterator[Line]:
             return line
 
         for count in CRAWLS if bench.size.warm else FEW:
-            _begin(server, range(begun, count), bench.size.served)
+            begin_crawls(server, range(begun, count), bench.size.served)
             begun = count
-            requests = written(bench.scratch / "crawl-lookups", _lookups(bench.size.served, count))
+            requests = written(
+                bench.scratch / "crawl-lookups", crawl_lookups(bench.size.served, count)
+            )
             if count == MERGING:
                 yield row("merging", None, f"{count} crawls are merged")
             _wait_until_swept(index)
             yield row(str(count), _RATE, f"{count} crawls")
         yield row("short", _SHORT_RATE, "each over a connection of its own", SHORT)
         _add_ports(server, bench.size.served)
-        lookups = _lookups(bench.size.served, count, PORT)
+        lookups = crawl_lookups(bench.size.served, count, PORT)
         requests = written(bench.scratch / "crawl-lookups", lookups)
         for name, state in (("merged", "just merged"), ("ports", "only in the index")):
             yield row(name, _RATE, f"every URL has a port; {state}")
@@ -120,14 +122,14 @@ def _measured(
     return _Measured(median(rates), median(times), beside)
 
 
-def _own_index(bench: Bench) -> Path:
+def own_index(bench: Bench) -> Path:
     """A copy of the served index, which these crawls may be merged into."""
     index = bench.fresh("crawl-lookup-index")
     shutil.copytree(served_index(bench), index)
     return index
 
 
-def _begin(server: Server, numbers: range, first: int) -> None:
+def begin_crawls(server: Server, numbers: range, first: int) -> None:
     """Begin crawls; the first ones report captures nobody has. All but the first are committed."""
     for number in numbers:
         name = f"crawl-{number}"
@@ -182,7 +184,7 @@ def _wait(what: str, is_done: Callable[[], bool]) -> None:
     raise Failed(f"captures were not {what} within {MERGED_WITHIN} s")
 
 
-def _lookups(served: int, crawls: int, port: str = "") -> Iterator[str]:
+def crawl_lookups(served: int, crawls: int, port: str = "") -> Iterator[str]:
     rows = Captures().sample(served, ASKED)
     new = Captures(seed=8).sample(served, ASKED)
     if port:
@@ -204,7 +206,7 @@ def client(bench: Bench) -> Iterator[Line]:
     """Lookups by the Python client: one after another, and asynchronously with 50 in flight."""
     rows = Captures().sample(bench.size.served, ASKED)
     questions = [(f"sha1:{row.digest}", row.url) for row in rows[: bench.size.client]]
-    with serving(bench, _own_index(bench)) as server:
+    with serving(bench, own_index(bench)) as server:
         post(server.address, "/crawls", {"name": "client"})
         found = bench.interleaved(
             {
@@ -250,7 +252,7 @@ def _rates(answers: list[Answer], begin: float, spent: float) -> tuple[float, fl
 
 def crawl_report(bench: Bench) -> Iterator[Line]:
     """POST /captures, 50 a request from one client, each on disk before it is acknowledged."""
-    with serving(bench, _own_index(bench)) as server:
+    with serving(bench, own_index(bench)) as server:
         post(server.address, "/crawls", {"name": "report"})
         most = 40_000 * (bench.size.seconds + 1) * (bench.runs + 1)
         rows = Captures().rows(bench.size.served, bench.size.served + most)

@@ -45,6 +45,7 @@ LINES = {
         f"crawl-lookup-{kind}" for kind in (1, "merging", 10, 20, "short", "merged", "ports")
     ],
     "client": ["client", "client-async"],
+    "profile": [f"profile-{kind}" for kind in ("crawl-lookup", "ports", "json", "batch", "report")],
     "zeno": ["zeno-doppelganger", "zeno-cdx"],
     "wget-index": [f"wget-index-{kind}" for kind in ("chunked", "once", "static", "large")],
     "wget-manifest": [f"wget-manifest-{kind}" for kind in ("chunked", "once", "static", "large")],
