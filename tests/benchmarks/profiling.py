@@ -45,18 +45,18 @@ Passes = Callable[[int], Iterator[Request]]  # the requests of a pass, by its nu
 
 def profile(bench: Bench) -> Iterator[Line]:
     """Where a lookup and a report spend their time, in the process; no load from outside."""
-    index, served = own_index(bench), bench.size.served
+    index, served, asked = own_index(bench), bench.size.served, bench.size.client
     with serving(bench, index) as server:
         begin_crawls(server, range(1), served)
     rows = Captures().sample(served, ASKED)
 
     def new(number: int) -> Iterator[Request]:
-        first = (2 + number) * max(served, ASKED)  # captures that no other pass reports
-        captures = Captures().rows(first, first + ASKED)
+        first = served + (1 + number) * ASKED  # captures that nobody else reports
+        captures = Captures().rows(first, first + asked)
         return map(_posted, reports("crawl-0", captures, REPORT))
 
     def same(requests: Iterator[Request]) -> Passes:
-        kept = list(requests)
+        kept = list(islice(requests, asked))
         return lambda _: iter(kept)
 
     kinds: dict[str, tuple[int, Passes]] = {
