@@ -27,6 +27,8 @@ def application(body: bytes) -> Application:
     answer = [body]
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] == "POST":
+            environ["wsgi.input"].read()
         start_response("200 OK", headers)
         return answer
 

@@ -251,13 +251,17 @@ def _rates(answers: list[Answer], begin: float, spent: float) -> tuple[float, fl
 
 
 def crawl_report(bench: Bench) -> Iterator[Line]:
-    """POST /captures, 50 a request from one client, each on disk before it is acknowledged."""
-    with serving(bench, own_index(bench)) as server:
+    """POST /captures, 50 a request from one client, each on disk before it is acknowledged.
+
+    Beside a bare server that reads the same requests and stores nothing.
+    """
+    with serving(bench, own_index(bench)) as server, bare_server(bench, b"d" * ANSWER) as bare:
         post(server.address, "/crawls", {"name": "report"})
         most = 40_000 * (bench.size.seconds + 1) * (bench.runs + 1)
         rows = Captures().rows(bench.size.served, bench.size.served + most)
         requests = written(bench.scratch / "crawl-reports", reports("report", rows, REPORT))
-        found = _measured(bench, server, requests, clients=1)
-    note = f"processor time; {found.rate * REPORT:,.0f} captures/s from one client"
+        found = _measured(bench, server, requests, clients=1, bare=bare)
+    rate, bare_rate = found.rate * REPORT, found.bare * REPORT
+    note = f"processor time; {rate:,.0f} captures/s from one client, {bare_rate:,.0f} read only"
     target = Target(0.05, of="ours", most=True)
     yield Line("crawl-report", "ms each", found.each / REPORT * 1e3, target=target, note=note)
