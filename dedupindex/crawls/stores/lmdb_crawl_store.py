@@ -213,7 +213,7 @@ class _Job:
         self.change = change
         self.result: object = None
         self.failure: BaseException | None = None
-        self.leads = False  # its thread writes next, for all that wait
+        self.leads = False  # its thread, which waited, writes next, for all that wait
         self.turn = threading.Lock()
         self.turn.acquire()
 
@@ -241,10 +241,10 @@ class GroupWriter(CrawlWriter):
             if not self._open:
                 raise IndexUnavailable(f"{self._store.path} was replaced; send it again")
             self._jobs.append(job)
-            job.leads, self._led = not self._led, True
-        if not job.leads:
+            leads, self._led = not self._led, True
+        if not leads:  # not `job.leads`: it may be set already, and the turn must be taken
             job.turn.acquire()
-        if job.leads:
+        if leads or job.leads:
             self._lead()
         failure, job.failure = job.failure, None
         if failure is not None:
