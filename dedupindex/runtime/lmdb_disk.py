@@ -41,7 +41,9 @@ def reserve_lock(path: Path) -> None:
 
 def full_hint(path: Path) -> str:
     """Return that the disk of a file is full, "" if not: LMDB says only that a write failed."""
-    return " (the disk is full)" if free_space(path.parent) < _FULL else ""
+    with suppress(OSError):  # the disk fails; the error of LMDB is what the caller reports
+        return " (the disk is full)" if free_space(path.parent) < _FULL else ""
+    return ""
 
 
 def _allocate(path: Path, size: int) -> None:

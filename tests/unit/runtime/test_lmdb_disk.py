@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from dedupindex.runtime.lmdb_disk import MAX_READERS, reserve_lock
+from dedupindex.runtime.lmdb_disk import MAX_READERS, full_hint, reserve_lock
 from tests.conftest import MakeIndex, need
 from tests.support.captures import capture
 from tests.support.paths import ROOT
@@ -52,6 +52,19 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(OSError, match=r"No space left on device.*x\.mdb-lock"):
         reserve_lock(tmp_path / "x.mdb")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fails_is_not_asked_whether_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error that says what failed must not be lost: a server would answer 500, not 503."""
+
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    assert full_hint(tmp_path / "x.mdb") == ""
+    monkeypatch.setattr(os, "statvfs", broken)
+    assert full_hint(tmp_path / "x.mdb") == ""
 
 
 def test_a_file_system_that_has_no_links_is_left_to_lmdb(
