@@ -29,6 +29,7 @@ from dedupindex.runtime.report_table import (
     share_text,
 )
 from dedupindex.runtime.tables import UNKNOWN, amount, number
+from dedupindex.sources.refusal_reasons import WORDS, in_words
 
 PARTS = (
     ChartPart("exact_url", "same URL"),
@@ -79,6 +80,13 @@ STRATEGIES = Table(
     ),
     order="captures",
 )
+
+NOT_LOOKED_UP = Table(
+    "Not looked up",
+    (ReportColumn("reason", "reason", Unit.TEXT), ReportColumn("records", "records")),
+    order="records",
+)
+REASONS = "docs/formats.md#what-is-refused says more about each reason"
 
 
 def heading(by: str) -> ReportColumn:
@@ -271,11 +279,17 @@ def strategy_rows(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"strategy": name, **saving} for name, saving in row["strategies"].items()]
 
 
+def not_looked_up_rows(refused: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the rows of `NOT_LOOKED_UP`, most records first, from their numbers by reason."""
+    ordered = sorted(refused.items(), key=lambda one: (-one[1], one[0]))
+    return [{"reason": in_words(reason), "records": count} for reason, count in ordered]
+
+
 def against_lines(head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
     """Yield what a crawl would have saved as text, with all that the DeDuplicator reports."""
     yield f"Records read:         {head['records']:,}"
     for name, count in head["refused"].items():
-        yield f"  not looked up: {name:<26}{count:>12,}"
+        yield f"  not looked up: {name:<26}{count:>12,}  {WORDS.get(name, '')}".rstrip()
     yield f"Looked up:            {head['handled']:,}"
     yield from duplicate_lines(head, is_made=False)
     full, full_bytes = head["stored_duplicates"], head["stored_duplicates_bytes"]
@@ -326,8 +340,9 @@ def against_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> Ite
             yield from table.html_lines(strategy_rows(row))
         yield from group_table(head).html_lines(chain(largest, groups))
         yield from html_page.facts("In all", _FACTS, head)
-        refused = [ReportColumn(name, f"not looked up: {name}") for name in head["refused"]]
-        yield from html_page.facts("Not looked up", refused, head["refused"]) if refused else ()
+        if refused := not_looked_up_rows(head["refused"]):
+            yield from NOT_LOOKED_UP.html_lines(refused)
+            yield html_page.note(f"{REASONS}.")
         yield from html_page.facts("The index", INDEX, head["index"])
 
     return html_page.page(

@@ -8,14 +8,17 @@ from typing import Any
 import orjson
 from flask import render_template, request
 
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, as_named
 from dedupindex.lookup.savings import GROUPS
 from dedupindex.lookup.savings_report import (
+    NOT_LOOKED_UP,
     PARTS,
+    REASONS,
     STRATEGIES,
     drawn_columns,
     group_table,
     heading,
+    not_looked_up_rows,
     sizes_text,
     strategy_rows,
     with_exact_shares,
@@ -73,6 +76,9 @@ class WhatIf(Handlers):
             sizes="" if report is None else sizes_text(report["sizes"]),
             strategies=[] if report is None else strategy_rows(report["filters"][0]),
             strategy_table=STRATEGIES,
+            refused_table=NOT_LOOKED_UP,
+            refused=[] if report is None else not_looked_up_rows(report["refused"]),
+            reasons=as_named(REASONS),
             table=None if report is None else group_table(report),
             limit=self._config.max_body,
             rows=_ROWS,

@@ -16,6 +16,7 @@ from dedupindex.cli.common import Command
 from dedupindex.crawls.stores.lmdb_crawl_state import CrawlTrees
 from dedupindex.errors import DedupError
 from dedupindex.index.identity import FORMAT
+from dedupindex.sources.refusal_reasons import WORDS
 from tests.support.documented import PAGES, run_page
 from tests.support.paths import ROOT
 from tests.unit.cli.test_cli import commands
@@ -83,6 +84,11 @@ def test_every_reason_of_refusal_is_documented() -> None:
     code = reasons_in_code()
     assert code - table - {"revisit-of-unknown"} == set()
     assert "`revisit-of-unknown`" in text
+    # Those of bin/index alone are the rules of an index, and what is known when files are merged.
+    of_index = {"contradicted", "mime", "purged", "refers-to-revisit", "too-small"}
+    section = text.split("\n## What is refused\n")[1].split("\n## ")[0]
+    rows = set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE))
+    assert WORDS.keys() - {"revisit-of-unknown"} == rows - of_index
 
 
 def all_errors() -> list[type[DedupError]]:

@@ -41,6 +41,7 @@ from dedupindex.runtime.duckdb import (
     quoted,
     write_parquet,
 )
+from dedupindex.sources.refusal_reasons import OF_RECORDS
 from dedupindex.sources.warc_files import is_index
 
 # Format 1 had no references, 2 no revisits and no Content-Type, 3 no hashes of HTTP headers, 4
@@ -422,31 +423,16 @@ def _captures(database: Database, where: str) -> MissingCaptures:
 
 
 REASONS = {
+    **OF_RECORDS,
     "arc": "an ARC document: ARC files are never rewritten; bin/convert makes WARC files of them",
-    "ambiguous-line": "a URL record of an ARC file that can be read in two ways",
     "bad-date": "no WARC-Date, or none that names a second",
     "bad-digest": "a WARC-Payload-Digest that is not a digest",
     "behind-damage": "behind damage in its file, where replay tools stop reading",
-    "chunked-without-digest": "a chunked body, and no digest that shows if it covers the chunks",
-    "cut-digest": "a stated digest that its writer cut at its first zero byte",
     "damaged": "the file has damage or padding somewhere, and is left as it is",
-    "digest-mismatch": "the payload does not have the stated digest",
-    "empty": "an empty body",
-    "method": "the answer to a request other than GET",
     "no-digest": "no WARC-Payload-Digest",
-    "no-end-of-headers": "the HTTP header does not end",
-    "no-record-id": "no WARC-Record-ID",
-    "no-url": "no WARC-Target-URI",
     "not-exact": "not framed exactly, so that tools read it differently",
-    "not-http": "no HTTP response",
-    "partial": "part of a document (206, Content-Range)",
     "redirect": "a redirect (3xx): replay tools show no body of a revisit to one",
-    "repeated-field": "a field that is allowed once occurs twice",
-    "segmented": "one segment of a record",
-    "shared-member": "several records in one gzip member or zstd frame",
     "status": "a status without a body of its own (1xx, 204, 304), or none at all",
     "too-long": "fields of more than 256 KiB, of which only the beginning is kept",
-    "truncated": "cut short by the crawler",
-    "unknown-version": "a version of WARC other than 1.0 and 1.1",
 }
 """Why a record can not become a revisit, or be an original, for readers of reports."""

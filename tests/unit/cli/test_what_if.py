@@ -159,6 +159,16 @@ def test_revisits_of_the_crawl_are_judged_too(index: Path, tmp_path: Path) -> No
     assert "  of these stored as revisits: 0, bytes: 0\n" in text
 
 
+def test_reasons_for_not_looking_up_are_explained(index: Path) -> None:
+    log = DATA / "text" / "heritrix.log"
+    text, _ = typed("report", index, "--against", log, status=7)  # a line of it is cut
+    html, _ = typed("report", index, "--against", log, "--format", "html", status=7)
+    for code, words in (("fetch-failed", "the fetch failed"), ("not-http", "no HTTP response")):
+        assert re.search(rf"not looked up: {code} +\d+  {words}\n", text)
+        assert f'<th scope="row">{code}: {words}</th>' in html
+    assert "docs/formats.md#what-is-refused says more about each reason." in html
+
+
 def test_duplicates_that_the_crawl_has_stored_are_counted_apart(
     index: Path, tmp_path: Path
 ) -> None:

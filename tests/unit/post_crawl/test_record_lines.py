@@ -20,6 +20,7 @@ from dedupindex.capture import Covers
 from dedupindex.post_crawl.manifest import record_lines
 from dedupindex.post_crawl.manifest.parquet import REASONS, Line, ParquetWriter, lines_of
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions, Scan
+from dedupindex.sources import refusal_reasons
 from dedupindex.warc import http, record_facts
 from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.http import content_types
@@ -419,7 +420,8 @@ def test_any_file_can_be_scanned(path: Path) -> None:
 
 def test_every_reason_is_explained() -> None:
     package = Path(record_lines.__file__).parents[1]
-    paths = [*package.glob("manifest/*.py"), Path(record_facts.__file__)]
+    elsewhere = [Path(one.__file__) for one in (record_facts, refusal_reasons)]
+    paths = [*package.glob("manifest/*.py"), *elsewhere]
     text = "".join(path.read_text() for path in paths)
     for reason in REASONS:
         assert text.count(f'"{reason}"') > 1, f"nothing says {reason}"

@@ -763,7 +763,9 @@ def test_a_share_of_the_what_if_page_is_rounded_once(web: FlaskClient) -> None:
 def test_the_what_if_page_takes_a_crawl_log(web: FlaskClient) -> None:
     shown = page(send(web, (DATA / "heritrix.log").read_bytes())).text
     assert "crawl.cdx: 0 B of" in shown and "Not looked up" in shown
-    assert "What each reason means: docs/formats.md#what-is-refused" in shown
+    for text in ("not-http: no HTTP response", "status: a status that is not looked up (--status)"):
+        assert text in shown, text
+    assert "docs/formats.md#what-is-refused says more about each reason." in shown
 
 
 def test_invalid_files_of_the_what_if_page(
