@@ -18,8 +18,8 @@ from dedupindex.runtime.report_table import ReportColumn, Unit, share_text
 from dedupindex.runtime.tables import amount
 
 MAX_DOCUMENTS, MAX_LINES = 60, 600  # of a graph
-WIDTH, LEFT, RIGHT, LANE, TOP = 960, 330, 30, 30, 24  # in pixels
-_LABEL = 46  # characters of a URL
+WIDTH, LEFT, RIGHT, LANE, TOP = 960, 12, 12, 44, 24  # in pixels
+_LABEL = 46  # characters of a URL, which fit a phone
 
 
 class DrawnDocument(NamedTuple):
@@ -39,16 +39,15 @@ def svg(
 ) -> Iterator[str]:
     """Draw a lane for each URL, with its captures from left to right."""
     places, lanes = _layout(documents)
-    height = TOP + LANE * len(lanes) + LANE
+    height = TOP + LANE * len(lanes) + 20
     yield (
         f'<svg class="graph" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img" aria-label="{title}; the result has all of it">\n'
         '<defs><marker id="head" viewBox="0 0 8 8" refX="13" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path class="head" d="M0 0L8 4L0 8z"/></marker></defs>\n'
     )
-    for url, y in lanes.items():
+    for y in lanes.values():
         yield f'<line class="lane" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-        yield f'<text x="6" y="{y + 4}">{text(_short(url))}<title>{text(url)}</title></text>\n'
     times = sorted(document.timestamp for document in documents if document.timestamp)
     if times:
         yield f'<text x="{LEFT}" y="{height - 8}">{_day(times[0])}</text>'
@@ -63,6 +62,9 @@ def svg(
         if document.by is not None and document.by in places:
             line = _line(places[document.n], places[document.by])
             yield f'<path class="covers" marker-end="url(#head)" d="{line}"/>'
+    for url, y in lanes.items():  # over the lines, or they would cross them out
+        label = f"{text(_short(url))}<title>{text(url)}</title>"
+        yield f'\n<text x="{LEFT}" y="{y + 20}">{label}</text>'
     for document in documents:
         at_x, at_y = places[document.n]
         label = f"{document.url} {_day(document.timestamp)}: {document.why}"
@@ -224,7 +226,7 @@ def _graphs(database: Database, relation: Relation) -> Iterator[str]:
         ]
         part = f", of which {len(rows)} are shown" if size > len(rows) else ""
         yield f"<h2>Component {component}: {size:,} documents{part}</h2>\n"
-        yield f'<div class="scroll" role="region" aria-label="Component {component}" tabindex="0">'
+        yield f'<div class="box" role="region" aria-label="Component {component}" tabindex="0">'
         yield from svg(f"component {component}: {size:,} documents", documents, pairs)
         yield "</div>\n"
 

@@ -161,7 +161,7 @@ def validator_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> I
         for name, label in VALIDATORS.items()
     ]
     kept = ", ".join(f"{head[f'{name}_kept']:,} by {label}" for name, label in VALIDATORS.items())
-    headline = f"Of {head['compared']:,} captures need not be fetched again: {kept}."
+    headline = f"Captures that need not be fetched again, of {head['compared']:,}: {kept}."
     table = validator_table(head["by"])
 
     def body() -> Iterator[str]:

@@ -53,7 +53,7 @@ def page(
         f'<p class="headline">{text(headline)}</p>\n<dl class="cards">\n'
     )
     for label, value, more in figures:
-        small = f'<span class="note">{text(more)}</span>' if more else ""
+        small = f'<dd class="note">{text(more)}</dd>' if more else ""
         yield f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd>{small}</div>\n"
     yield "</dl>\n"
     yield from body

@@ -36,6 +36,7 @@ dt, .note, caption, thead th, .legend { color: var(--quiet); font-size: .875rem 
 }
 .cards div { padding: .6rem .75rem }
 .cards dd { margin: 0; font-size: 1.4rem; font-weight: 600; line-height: 1.3 }
+.cards .note { font-size: .875rem; font-weight: 400; line-height: 1.5 }
 .facts { grid-template-columns: repeat(auto-fill, minmax(min(17rem, 100%), 1fr)) }
 .facts { gap: .4rem 1.5rem }
 .facts dd { margin: 0; overflow-wrap: anywhere }
@@ -51,7 +52,7 @@ figcaption { font-weight: 600 }
 .ranking svg { grid-column: 1 / -1; border-radius: 3px }
 .axis { display: flex; justify-content: space-between; max-width: none; margin: 0 }
 .box { width: fit-content; min-width: min(30rem, 100%); max-width: 100%; margin: 1rem 0 }
-.box, .scroll { overflow-x: auto }
+.box { overflow-x: auto }
 .box { /* a shadow at each side where there is more; the ground moves along and covers it */
   background:
     linear-gradient(to right, var(--paper) 40%, transparent) 0 0 / 3rem 100% no-repeat local,
@@ -81,6 +82,7 @@ footer { margin-top: 2rem; color: var(--quiet); font-size: .875rem }
 .over { fill: transparent }
 .graph { max-width: 960px; height: auto }
 .graph text { font: 12px system-ui, sans-serif; fill: var(--text) }
+.graph text { paint-order: stroke; stroke: var(--paper); stroke-width: 4px }
 .graph .lane { stroke: var(--line) }
 .graph .pair { fill: none; stroke: var(--grey) }
 .graph .covers { fill: none; stroke: var(--orange); stroke-width: 1.6 }
@@ -92,6 +94,7 @@ footer { margin-top: 2rem; color: var(--quiet); font-size: .875rem }
   .headline { font-size: 1.35rem }
   .cards { grid-template-columns: repeat(2, minmax(0, 1fr)); gap: .5rem }
   .cards dd { font-size: 1.2rem }
+  caption { max-width: calc(100vw - 1.5rem) } /* of the screen, not of a table that scrolls */
   th, td { padding: .3rem .4rem }
   tbody th { min-width: 8.5rem }
   .ranking li { grid-template-columns: minmax(0, 1fr) }
@@ -100,7 +103,7 @@ footer { margin-top: 2rem; color: var(--quiet); font-size: .875rem }
 """
 _PRINT = """
   body { max-width: none; font-size: .85rem; print-color-adjust: exact }
-  .box, .scroll { overflow: visible }
+  .box { overflow: visible }
   .cards div, figure, tr { break-inside: avoid }
 """
 STYLE = (

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import need
+from tests.peers.environments import environment
 
+AXE = ("--no-deps", "axe-playwright-python==0.1.8")  # which carries axe-core 4.x
 DRIVER = shutil.which("chromedriver")
 CHROMIUM = shutil.which("chromium")
 _DEADLINE = 60.0  # seconds of one command
@@ -122,6 +124,16 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.tell("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
+    def width(self) -> int:
+        """The pixels that the page takes, more than those of the screen if it scrolls sideways."""
+        return int(self.run("return document.documentElement.scrollWidth"))
+
+    def violations(self, axe: str) -> list[tuple[str, list[str]]]:
+        """What axe-core, of `axe_script`, finds wrong on the page: its rules and their elements."""
+        self.run(axe)
+        found = self.run("return axe.run(document, {resultTypes: ['violations']})")
+        return [(one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]]
+
     def scripts(self, *, on: bool) -> None:
         """Whether pages may run scripts; those of `run` may."""
         self.tell("Emulation.setScriptExecutionDisabled", value=not on)
@@ -140,6 +152,12 @@ class Browser:
 
     def close(self) -> None:
         self._ask("DELETE", "")
+
+
+def axe_script() -> str:
+    """The source of axe-core; skips where PyPI is not."""
+    (axe,) = environment("axe", AXE).parent.rglob("axe.min.js")
+    return axe.read_text()
 
 
 @contextmanager

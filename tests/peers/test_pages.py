@@ -21,8 +21,7 @@ from dedupindex.index.tokens import Role
 from dedupindex.runtime.tables import printable
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import Running, serving
-from tests.peers.browser import Browser, browser
-from tests.peers.environments import environment
+from tests.peers.browser import Browser, axe_script, browser
 from tests.support.captures import capture, sha1
 from tests.support.purging import begin, load, revisit_of
 from tests.support.warc_cases import response
@@ -31,7 +30,6 @@ from tests.unit.server.test_pages import ALL, CDX, DOCS, HOSTILE, hostile_captur
 
 pytestmark = pytest.mark.peer
 
-AXE = ("--no-deps", "axe-playwright-python==0.1.8")  # which carries axe-core 4.x
 NAME = "a<script>window.sentinel=1<!--\"'>"  # what a crawl may be called
 DEADLINE = 60.0  # seconds
 
@@ -147,8 +145,7 @@ def test_no_page_is_wider_than_the_screen(window: Browser, hostile: Running) -> 
         window.show(width, 640, dark=dark)
         for path in paths():
             window.open(at(hostile, path))
-            wide = window.run("return document.documentElement.scrollWidth")
-            assert wide == width, path
+            assert window.width() == width, path
 
 
 def _shows(window: Browser, url: str, text: str) -> bool:
@@ -242,19 +239,13 @@ def test_parts_of_charts_have_a_gap_between_them(window: Browser, make_index: Ma
 
 def test_every_page_is_accessible(window: Browser, hostile: Running) -> None:
     """axe-core finds nothing: names, roles, order of headings, contrast in the light and dark."""
-    (axe,) = environment("axe", AXE).parent.rglob("axe.min.js")
-    script = axe.read_text()
+    axe = axe_script()
     few = [path for path in paths() if "url=" not in path]
     for dark in (False, True):
         window.show(1200 if dark else 360, 900, dark=dark)
         for path in [*few, f"/pages/lookup?digest={sha1(0)}&url=x", "/pages/lookup?digest=x"]:
             window.open(at(hostile, path))
-            window.run(script)
-            found = window.run("return axe.run(document, {resultTypes: ['violations']})")
-            wrong = [
-                (one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]
-            ]
-            assert wrong == [], (path, dark)
+            assert window.violations(axe) == [], (path, dark)
 
 
 def test_pages_do_without_script(window: Browser, make_index: MakeIndex, tmp_path: Path) -> None:
