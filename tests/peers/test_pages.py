@@ -22,8 +22,10 @@ from dedupindex.runtime.tables import printable
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import Running, serving
 from tests.peers.browser import Browser, axe_script, browser
+from tests.peers.test_reports_in_browser import pages_of
 from tests.support.captures import capture, sha1
 from tests.support.purging import begin, load, revisit_of
+from tests.support.verifying import write
 from tests.support.warc_cases import response
 from tests.unit.cli.test_cli import dedupindex
 from tests.unit.server.test_pages import ALL, CDX, DOCS, HOSTILE, hostile_captures
@@ -246,6 +248,55 @@ def test_every_page_is_accessible(window: Browser, hostile: Running) -> None:
         for path in [*few, f"/pages/lookup?digest={sha1(0)}&url=x", "/pages/lookup?digest=x"]:
             window.open(at(hostile, path))
             assert window.violations(axe) == [], (path, dark)
+
+
+BESIDE = """const [box, label] = [...document.querySelectorAll('#force, [for=force]')]
+    .map((one) => one.getBoundingClientRect());
+    return box.bottom > label.top && box.right <= label.left"""
+
+
+def all_is_well(window: Browser, axe: str, name: str) -> None:
+    """The page as it stands is accessible in the light and dark, and fits a phone and a desk."""
+    for width, dark in ((320, True), (1280, False)):  # no colour depends on the width
+        window.show(width, dark=dark)
+        assert window.violations(axe) == [], (name, width, dark)
+        assert window.width() == width, name
+    assert window.console_messages() == [], name
+
+
+def test_every_answer_is_accessible(window: Browser, tmp_path: Path) -> None:
+    """Of the pages that run a command: dry run, comparison, what if, impact and removal."""
+    axe, index, url = axe_script(), begin(tmp_path, settings=ALL), b"http://x.example/" + b"a" * 190
+    first, later = capture(1, url, crawl="one"), capture(2, url, 2, crawl="two")
+    load(index, [first, later], [revisit_of(first, b"http://y.example/", 3)])
+    years = [write(tmp_path / "in" / f"{year}.warc.gz", pages_of(year)) for year in (2024, 2025)]
+    (tmp_path / "in" / "damaged.warc.gz").write_bytes(years[1].read_bytes()[:-20])
+    secret = tokens.add(index, "admin", Role.ADMIN)
+    with serving(index, "--workers", "1", "--dry-run-dir", str(tmp_path / "in")) as server:
+        window.open(at(server, "/pages/sign-in"))
+        window.type("#token", secret)
+        window.follow("form.form button")
+        window.open(at(server, "/pages/dry-run?root=0&path="))
+        assert "no-gain: the revisit would not be smaller" in window.source
+        all_is_well(window, axe, "dry run")
+        window.open(at(server, "/pages/compare?first=one&second=two"))
+        assert window.text("#urls") == "URLs: 1"
+        all_is_well(window, axe, "compare")
+        window.open(at(server, "/pages/what-if"))
+        window.type("#crawl", str(years[1]))
+        window.run("document.querySelector('form.form button').click()")
+        until(lambda: bool(window.run("return document.querySelector('#answer') !== null")))
+        assert "empty: an empty body" in window.source
+        all_is_well(window, axe, "what if")
+        window.open(at(server, f"/pages/impact?kind=url&name={quote(url)}"))
+        assert "revisits that depend on them: 1" in window.text("#answer")
+        window.run("document.querySelector('details').open = true")
+        all_is_well(window, axe, "impact")
+        assert window.run(BESIDE)
+        window.run("document.querySelector('#force').click()")
+        window.follow(".danger")
+        assert "Removed from the index: originals 2" in window.text(".done")
+        all_is_well(window, axe, "removal")
 
 
 def test_pages_do_without_script(window: Browser, make_index: MakeIndex, tmp_path: Path) -> None:
