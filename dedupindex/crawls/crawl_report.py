@@ -209,19 +209,22 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
             name.decode(): row.as_json()
             for name, row in statistics.rows(reading, crawl, "strategy")
         },
-        "warning": warning(crawl, total),
+        "warning": warning(crawl, total, captures),
     }
 
 
-def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
-    """Return a warning about a crawl without an answer, none while counts may be missing."""
+def warning(crawl: Crawl, total: StatisticsRow, captures: int) -> str | None:
+    """Return a warning about a crawl without an answer, none while counts may be missing.
+
+    Its `captures` are known at once, its lookups a second later.
+    """
     if total.lookups or crawl.dropped:
         return None
     if total.errors:
         which = "the only lookup" if total.errors == 1 else f"all {total.errors:,} lookups"
         return f"{which} got an error, see the log of the crawler"
     if crawl.state is CrawlState.OPEN:
-        return "begun, no lookup yet"
+        return None if captures else "begun, no lookup yet"
     since = time.time() - datetime.fromisoformat(crawl.ended).timestamp()
     return "ended without a lookup" if since > _COUNTED_AFTER else None
 

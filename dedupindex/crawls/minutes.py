@@ -103,7 +103,8 @@ def attention(
         return []
     total = statistics.total(reading, crawl)
     found = []
-    never = warning(crawl, total)
+    captures, _ = statistics.captures(reading, crawl)
+    never = warning(crawl, total, captures)
     if never:
         found.append(never)
     last = statistics.times(reading, crawl).last
@@ -112,7 +113,7 @@ def attention(
     if reason := _unasked(reading, crawl, sum_of(minutes).row):
         found.append(reason)
     refused = statistics.refused(reading, crawl)
-    if refused and not statistics.captures(reading, crawl)[0]:
+    if refused and not captures:
         found.append(all_refused(refused))
     recent = sum_of(minutes[-RECENT:])
     slow = f"lookups that took more than {SLOW * 1000:.0f} ms"

@@ -244,7 +244,7 @@ def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         **reports.left_unknown(total, refused, self_report),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
-        "warning": warning(crawl, total),
+        "warning": warning(crawl, total, captures),
     }
 
 

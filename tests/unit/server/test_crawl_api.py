@@ -373,6 +373,8 @@ def test_the_lookups_of_a_crawl_are_shown(
     assert begin(web)["warning"] == "begun, no lookup yet"
     begin(web, "b")
     web.post("/captures?crawl=a", json=report(1))
+    reported = web.get("/crawls/a").get_json()  # captures are known at once, lookups later
+    assert (reported["captures"], reported["lookups"], reported["warning"]) == (1, 0, None)
     for number in (1, 2, 90):
         ask(web, number, crawl="a")  # three times each: alone, and in two batches
         ask(web, number)
