@@ -168,11 +168,16 @@ def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, An
     known: list[tuple[Crawl, StatisticsRow]] = []
     for host in _spellings(name):
         known += (row for row in statistics.at_host(reading, host) if visible.sees(row[0]))
-    total = StatisticsRow.sum_of(row for crawl, row in known if crawl.kept)
+    kept = [row for crawl, row in known if crawl.kept]
     most = max((row.lookups for _, row in known), default=0)
     rows = [{**table_row(b"", row, most), "crawl": crawl} for crawl, row in reversed(known)]
-    saved = share_of_handled(total.as_json(), HANDLED_BY_CRAWL)
-    return {"rows": rows, "share_saved": saved, **_sums(total)}
+    # A crawl whose own share is not known would add its hits, but not what it stored.
+    shared = [row for row in kept if row.as_json()["duplicate_bytes_percent"] is not None]
+    of_shared = StatisticsRow.sum_of(shared).as_json()
+    saved = share_of_handled(of_shared, HANDLED_BY_CRAWL) if of_shared["handled_bytes"] else ""
+    if saved and len(shared) < len(kept):
+        saved += ", without crawls whose share is not known"
+    return {"rows": rows, "share_saved": saved, **_sums(StatisticsRow.sum_of(kept))}
 
 
 def _spellings(name: str) -> list[bytes]:

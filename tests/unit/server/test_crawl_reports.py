@@ -301,6 +301,24 @@ def test_what_the_index_refuses_was_stored_and_counts_in_the_share(make_index: M
     assert report["duplicate_bytes_percent"] is None and report["sizes"]["unknown"] == 1
 
 
+def test_the_share_of_a_host_leaves_out_crawls_whose_share_is_not_known(web: Web) -> None:
+    """What the index refused is not counted by host: a crawl's hits there are half of its share."""
+    for crawl, mime in (("a", "text/plain"), ("b", "image/png")):
+        for number in (1, 8):
+            web.get("/lookup?" + question(number, crawl=crawl))
+        sent = {"url": "http://one.example/a", "date": "2026-11-20T09:14:17Z", "status": 200}
+        one = {**sent, "digest": str(sha1(8)), "mime": mime, "size": 3003}
+        web.post(f"/captures?crawl={crawl}", json=one)
+        report = web.report("by=host", crawl)
+        assert report["duplicate_bytes_percent"] == 25.0
+        [group] = report["groups"]
+        assert group["duplicate_bytes_percent"] == (None if crawl == "a" else 25.0)
+        shown = web.get("/pages/host?host=one.example").text
+        note = "25.0 % of 4.0 kB, of hits and reported captures, without crawls whose share is not"
+        assert (note in shown) == (crawl == "b")
+        assert "A share is not known if a crawl has lookups of this host without" in shown
+
+
 def test_refused_captures_of_an_earlier_version_are_of_unknown_size(web: Web) -> None:
     """It counted them by reason only: they are reported, and the share is not known."""
     sent = {"url": "http://one.example/a", "date": "2026-11-20T09:14:17Z", "status": 200}
