@@ -34,8 +34,13 @@ _LABELS = {
     "first_stored_bytes": "stored, earlier", "second_stored_bytes": "stored, later",
     "second_revisits": "revisits, later",
 }  # fmt: skip
-_COUNTED = "Without them a URL that has not changed is counted as new or gone, or not at all."
-_NOT_KNOWN = "new, gone, same and changed are not known: they are counted without what was not read"
+_COUNTED = (
+    "Without these captures a URL that has not changed is counted as new or gone, or not at all."
+)
+_NOT_KNOWN = (
+    "new, gone, same and changed are not known: they are counted without what was not read or "
+    "was purged"
+)
 _PARTS = [html_page.ChartPart(change, change) for change in CHANGES]
 
 

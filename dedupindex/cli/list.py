@@ -25,7 +25,7 @@ from dedupindex.cli.options import COUNT, RealNumber, flag, option, shared_optio
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress
 from dedupindex.crawls.store import suggestion
-from dedupindex.crawls.stores import crawl_named, crawl_names, open_store
+from dedupindex.crawls.stores import crawl_named, crawl_names, open_store, removed_crawls
 from dedupindex.errors import UnknownCrawl
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.progress import watched
@@ -270,8 +270,10 @@ def _why_no_crawl(index: Path, name: str) -> str:
     """Return that a crawl has no captures, or does not exist and which there are; else ""."""
     if cancelled := cancelled_crawl(index, name):
         return cancelled
-    known = crawl_names(index)
-    return "" if name in known else suggestion(name, sorted(known - {""}))
+    known, removed = crawl_names(index), removed_crawls(index)
+    if name in removed:
+        return f"captures of crawl {name} were purged"
+    return "" if name in known else suggestion(name, sorted(known - {""}), removed)
 
 
 def cancelled_crawl(index: Path, name: str) -> str:

@@ -124,9 +124,13 @@ def stats(index: Path) -> int:
 
 def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     """Yield what the index holds, in the words of the pages Overview and Content."""
+    purged = sum(row["purged"] for row in content["crawls"])
+    notes = {"bytes": "  (bytes)", "containers": f"  (of these purged: {purged:,})"}
+    if not purged:
+        del notes["containers"]
     for name, label in _COUNTED.items():
         if content[name] is not None:
-            yield f"{label:<22}{content[name]:>16,}{'  (bytes)' if name == 'bytes' else ''}"
+            yield f"{label:<22}{content[name]:>16,}{notes.get(name, '')}"
     if content["bytes_per_capture"] is not None and content["captures"] >= _MANY:
         yield f"{'size per original':<22}{content['bytes_per_capture']:>16,}  (bytes)"
     total = content["total"]
@@ -142,7 +146,8 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     yield f"options: {content['options'] or 'all at their defaults'}"
     for row in content["crawls"]:
         counts = singular(f"{row['files']:,} files, {row['records']:,} records")
-        yield f"crawl {printable(row['crawl']) or '(not named)'}: {counts}"
+        purged = f"; purged: {row['purged']:,} of the files" if row["purged"] else ""
+        yield f"crawl {printable(row['crawl']) or '(not named)'}: {counts}{purged}"
     if not content["largest_hosts"]:
         yield "hosts: 0"
         return
@@ -192,13 +197,22 @@ def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]
 
 
 def _crawls(view: View) -> list[dict[str, Any]]:
-    """Return files and records by crawl; "" stands for files indexed without --crawl."""
-    files, records = Counter[str](), Counter[str]()
+    """Return files and records by crawl; "" stands for files indexed without --crawl.
+
+    `purged` of the files are those that the index has nothing of any more.
+    """
+    files, records, purged = Counter[str](), Counter[str](), Counter[str]()
     for container in view.containers():
         files[container.crawl] += 1
         records[container.crawl] += container.records
+        purged[container.crawl] += container.purged
     return [
-        {"crawl": crawl, "files": files[crawl], "records": records[crawl]}
+        {
+            "crawl": crawl,
+            "files": files[crawl],
+            "records": records[crawl],
+            "purged": purged[crawl],
+        }
         for crawl in sorted(files)
     ]
 

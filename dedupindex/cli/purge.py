@@ -21,7 +21,7 @@ from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.crawls.store import suggestion
-from dedupindex.crawls.stores import crawl_names
+from dedupindex.crawls.stores import crawl_names, removed_crawls
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError, as_called
 from dedupindex.index import open_index
@@ -206,7 +206,9 @@ def _report(index: Path, target: Target, found: PurgeSurvey, *, purged: bool) ->
     counts = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
     content = {**counts, "fingerprint": fingerprint(found)}
     print_result(content, _text_of(found, len(absent), purged=purged), notes)
-    if purged and found.found:
+    if found.found and found.is_empty:
+        say("the index has no capture of it: it was purged before, or never had any")
+    elif purged and found.found:
         say("the index forgot these captures; the WARC files are unchanged and still have them")
     return 0 if found.found else NOTHING_FOUND
 
@@ -249,12 +251,13 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
 
 def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey) -> Iterator[str]:
     """Yield a line for each name that was not found, with what may be wrong with it."""
-    crawls, files = set[str](), dict[str, str]()
+    crawls, files, removed = set[str](), dict[str, str](), dict[str, str]()
     for name in absent:
         hint = _hint(index, kind, name, found)
         if not hint and kind is TargetKind.CRAWL:
             crawls = crawls or crawl_names(index) - {""}
-            hint = f" ({suggestion(name, sorted(crawls))})"
+            removed = removed or removed_crawls(index)
+            hint = f" ({suggestion(name, sorted(crawls), removed)})"
         elif not hint and kind is TargetKind.CONTAINER:
             files = files or _files(index)
             near = [files[stem] for stem in get_close_matches(_stem(name), files)]

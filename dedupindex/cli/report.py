@@ -24,8 +24,13 @@ from dedupindex.crawls import crawl_report
 from dedupindex.crawls.compare_crawls import ORDERS as COMPARED
 from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
-from dedupindex.crawls.store import suggestion
-from dedupindex.crawls.stores import asking_crawl_names, crawl_names, open_store
+from dedupindex.crawls.store import marked, suggestion
+from dedupindex.crawls.stores import (
+    asking_crawl_names,
+    crawl_names,
+    open_store,
+    removed_crawls,
+)
 from dedupindex.errors import BadSource, Damaged, DedupError, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.indexer.admission import statuses
@@ -181,7 +186,8 @@ def _no_subject(index: Path) -> click.UsageError:
     """Return the error for a report on nothing, with the names of crawls if there are any."""
     asking, others = list[str](), list[str]()
     with suppress(DedupError):
-        asking, others = _crawl_names(index)
+        removed = removed_crawls(index)
+        asking, others = (marked(names, removed) for names in _crawl_names(index))
     text = "name the crawl: either --crawl NAME or --against SOURCE... for files"
     if asking:
         text += f"; crawls in {index}: {names_text(asking, _NAMED)}"
@@ -256,8 +262,14 @@ def _without_lookups(index: Path, crawl: str) -> UnknownCrawl:
     names = [*asking, *others]
     if not names:
         return UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
+    removed = removed_crawls(index)
     if crawl not in names:
-        return UnknownCrawl(suggestion(crawl, names))
+        return UnknownCrawl(suggestion(crawl, names, removed))
+    if crawl in removed:
+        return UnknownCrawl(
+            f"crawl {crawl[:200]!r} is known from its WARCs only, and their captures were purged: "
+            "nothing is left to report"
+        )
     return UnknownCrawl(
         f"crawl {crawl[:200]!r} is known from its WARCs only: it made no lookups that could be "
         f"reported; bin/list {shlex.quote(str(index))} --of-crawl {shlex.quote(crawl)} lists its "

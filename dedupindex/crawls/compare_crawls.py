@@ -25,7 +25,7 @@ from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_report import left_unknown
 from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.store import Reading, Store, some_of
-from dedupindex.crawls.stores import open_store
+from dedupindex.crawls.stores import open_store, removed_in
 from dedupindex.crawls.unread_crawls import reported_files
 from dedupindex.errors import BadQuery, UnknownCrawl, as_named
 from dedupindex.index import open_index
@@ -70,7 +70,8 @@ class CrawlComparison(NamedTuple):
     hosts: int
     rows: list[dict[str, Any]]  # the largest hosts
     others: dict[str, int] | None  # the sums of all other hosts, exact
-    warnings: list[str]  # sentences on files that were not read; if any, `CHANGES` are not known
+    # Sentences on files that were not read, or purged; if there are any, `CHANGES` are not known.
+    warnings: list[str]
     remarks: list[str]  # sentences on files of which some records could not be read
 
     def as_json(self) -> dict[str, Any]:
@@ -122,6 +123,7 @@ def compare(
             first: total[_COLUMN["first_revisits"]] + refused[0],
             second: total[_COLUMN["second_revisits"]] + refused[1],
         })  # fmt: skip
+        warnings += _purged(view, store, first, second)
         remarks = _damaged(view, first, second)
     rows: list[dict[str, Any]] = [
         {"host": host.decode("utf-8", "backslashreplace") or None, **_named(amounts)}
@@ -180,7 +182,7 @@ def _unknown(name: str, known: set[str], view: View, store: Store | None) -> Unk
                     f"and compare then: {_reading_command(name)}"
                 ))  # fmt: skip
         asked = [] if reading is None else [one.name for one in reading.newest()]
-    others = known - {"", name}
+        others = known - {"", name} - removed_in(view, reading).keys()
     newest = [one for one in asked if one in others]  # the first of them
     listed = some_of([*newest, *sorted(others.difference(newest), reverse=True)], _CRAWLS) or "none"
     return UnknownCrawl(
@@ -248,6 +250,25 @@ def _absent(view: View, reading: Reading, crawl: Crawl) -> list[str]:
         if place.crawl == crawl.name and place.container and not was_read(view, place.container):
             absent.add(last_name(place.container))
     return sorted(absent - {last_name(container.name) for container in view.containers()})
+
+
+def _purged(view: View, store: Store | None, *crawls: str) -> list[str]:
+    """Return a warning for each crawl of which files, or all that it reported, were purged."""
+    files: dict[str, list[bool]] = {name: [] for name in crawls}
+    for container in view.containers():
+        if container.crawl in files:
+            files[container.crawl].append(container.purged)
+    with store.reading() if store is not None else nullcontext() as reading:
+        found = [reading.crawl_named(name) for name in crawls] if reading is not None else []
+    dropped = {crawl.name for crawl in found if crawl is not None and crawl.dropped}
+    warnings = []
+    for name, purged in files.items():
+        if any(purged):
+            count = f"{sum(purged):,} of {len(purged):,}"
+            warnings.append(f"crawl {name}: files whose captures were purged: {count}")
+        elif name in dropped and not purged:
+            warnings.append(f"crawl {name}: its captures were purged")
+    return warnings
 
 
 def _damaged(view: View, *crawls: str) -> list[str]:

@@ -55,6 +55,13 @@ class Crawl:
         return self.state is not CrawlState.CANCELLED
 
     @property
+    def removed(self) -> str:
+        """How its captures were removed: cancelled, deleted or purged; "" if they were not."""
+        if self.dropped:
+            return "purged" if self.kept else "deleted"
+        return "" if self.kept else self.state.value
+
+    @property
     def cancelled(self) -> str:
         """A sentence that it was cancelled, "" if it was not."""
         if self.state is not CrawlState.CANCELLED:

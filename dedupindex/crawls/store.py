@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
@@ -43,12 +43,28 @@ def some_of(names: Sequence[str], most: int, *, all_given: bool = True) -> str:
     return ", ".join(names[:most]) + (f" and {others}" if more > 0 else "")
 
 
-def suggestion(name: str, known: Iterable[str], *, all_given: bool = True) -> str:
+def marked(names: Iterable[str], removed: Mapping[str, str]) -> list[str]:
+    """Return names of crawls, last those whose captures were removed, with how they were."""
+    return [
+        f"{name} ({removed[name]})" if name in removed else name
+        for name in sorted(names, key=removed.__contains__)
+    ]
+
+
+def suggestion(
+    name: str, known: Iterable[str], removed: Mapping[str, str], *, all_given: bool = True
+) -> str:
     """Return that there is no crawl of a name, and the known names that are most like it.
 
-    Of those that are not more like it than others, the first are named.
+    Those of crawls whose captures were removed come last. Of those that are not more like it than
+    others, the first are named.
     """
-    similar = sorted(known, key=lambda other: -len(os.path.commonprefix([other, name])))
+    typed = name.casefold()
+
+    def unlike(other: str) -> int:
+        return -len(os.path.commonprefix([other.casefold(), typed]))
+
+    similar = marked(sorted(known, key=unlike), removed)
     named = some_of(similar, _SUGGESTIONS, all_given=all_given)
     which = f"are {named}" if similar else "is none to read"
     return f"there is no crawl {name[:200]!r}; there {which}"
@@ -171,8 +187,10 @@ class Reading(ABC):
         if crawl := self.crawl_named(name):
             return crawl
         considered = list(islice(self.newest(), _CONSIDERED))
-        newest = (crawl.name for crawl in considered if sees(crawl))
-        raise UnknownCrawl(suggestion(name, newest, all_given=len(considered) < _CONSIDERED))
+        newest = [crawl.name for crawl in considered if sees(crawl)]
+        removed = {crawl.name: crawl.removed for crawl in considered if crawl.removed}
+        all_given = len(considered) < _CONSIDERED
+        raise UnknownCrawl(suggestion(name, newest, removed, all_given=all_given))
 
     def container_ref(self, number: int) -> ContainerRef:
         """Return the container of a number, without its crawl."""

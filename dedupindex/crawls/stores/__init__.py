@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.store import FILE, Store, cluster_of
+from dedupindex.crawls.store import FILE, Reading, Store, cluster_of
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.index import open_index
+from dedupindex.index.engine import View
 
 
 def make_store(index: Path, *, create: bool = True) -> Store:
@@ -49,6 +50,38 @@ def crawl_names(index: Path) -> set[str]:
         known = {container.crawl for container in view.containers()}
         known.update(place.crawl for _, place in view.places())
     return known.union(asking_crawl_names(index))
+
+
+def removed_crawls(index: Path) -> dict[str, str]:
+    """Return what `removed_in` does; the caller must not have the index open."""
+    store = open_store(index)
+    with (
+        closing(open_index(index)) as engine,
+        engine.view() as view,
+        closing(store) if store is not None else nullcontext(),
+        store.reading() if store is not None else nullcontext() as reading,
+    ):
+        return removed_in(view, reading)
+
+
+def removed_in(view: View, reading: Reading | None) -> dict[str, str]:
+    """Return the crawls of which the index has nothing any more -> how they were removed.
+
+    A crawl that is known from its files only was purged if all of them were. Captures that were
+    purged by their URL are not known by crawl.
+    """
+    removed, kept = dict[str, str](), set[str]()
+    for container in view.containers():
+        if container.purged:
+            removed[container.crawl] = "purged"
+        else:
+            kept.add(container.crawl)
+    for crawl in reading.crawls() if reading is not None else ():
+        if crawl.removed:
+            removed[crawl.name] = crawl.removed
+        else:
+            kept.add(crawl.name)
+    return {name: how for name, how in removed.items() if name not in kept}
 
 
 def asking_crawl_names(index: Path) -> list[str]:

@@ -86,6 +86,13 @@ class PurgeSurvey:
     unindexed: set[str] = field(default_factory=set)  # see `ResolvedTarget.unindexed`
     elsewhere: dict[str, str] = field(default_factory=dict)  # paths not read -> files that were
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the index has no capture and no revisit of what was found, as after a purge."""
+        impact = self.impact
+        gone = impact.originals.captures + impact.copies.captures + impact.revisits.captures
+        return not gone and not self.live
+
 
 def survey(
     index: Path, target: Target, on_item: OnItem | None = None, on_progress: OnProgress = silent

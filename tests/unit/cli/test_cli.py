@@ -580,8 +580,8 @@ def test_stats_count_files_and_records_by_crawl(tmp_path: Path) -> None:
         typed("index", *words, crawl, index)
     out, _ = typed("index", "--stats", "--json", index)
     assert json.loads(out)["crawls"] == [
-        {"crawl": "", "files": 2, "records": 5},
-        {"crawl": "spring", "files": 1, "records": 1},
+        {"crawl": "", "files": 2, "records": 5, "purged": 0},
+        {"crawl": "spring", "files": 1, "records": 1, "purged": 0},
     ]
     out, _ = typed("index", "--stats", index)
     assert "crawl spring: 1 file, 1 record\n" in out

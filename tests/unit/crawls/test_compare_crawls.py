@@ -7,6 +7,7 @@ import io
 import json
 import random
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -179,7 +180,8 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     assert twice == "" and "URLs by what has changed" not in page
     assert "URLs gone:            not known (counted without them: 1)" in text
     by_host = (
-        "new, gone, same and changed are not known: they are counted without what was not read"
+        "new, gone, same and changed are not known: they are counted without what was not read or "
+        "was purged"
     )
     assert text.count(f"stored, later ({by_host})") == 1 and by_host in warned
     assert page.count(f"<caption>By host, sorted by: stored, later ({by_host})</caption>") == 1
@@ -245,7 +247,9 @@ def test_the_files_that_a_crawl_reported_are_named_before_it_is_merged(tmp_path:
     left = f"{names[11:].replace(' and 2', ', 7.warc.gz and 1')}"
     assert f"files that have its captures and were not read: 6 ({left}). Read them:" in warning
     over = served(index).get("/pages/compare?first=old&second=new").text
-    assert ", without those that were not read</h2>" in over.partition('id="hosts"')[2]
+    assert (
+        ", without those that were not read or were purged</h2>" in over.partition('id="hosts"')[2]
+    )
 
 
 def test_files_that_could_not_be_read_whole_are_named(tmp_path: Path) -> None:
@@ -298,3 +302,71 @@ def test_comparisons_that_make_no_sense(tmp_path: Path) -> None:
     assert "is for --crawl" in typed("report", index, "x", "--compare", "old", status=2)[1]
     words = ("report", index, "--crawl", "x", "--order", "new")
     assert "is for --compare" in typed(*words, status=2)[1]
+
+
+def test_what_was_purged_is_not_called_gone_and_the_crawl_not_in_the_index(tmp_path: Path) -> None:
+    """The files of a purged crawl stay registered, so nothing else says that it has no captures."""
+    index, _, _ = made(tmp_path, 5)
+    assert typed("purge", index, "--crawl", "new", "--force")[1].startswith("the index forgot")
+    for name in ("purge", "impact"):
+        said = typed(name, index, "--crawl", "new")[1]
+        assert said == "the index has no capture of it: it was purged before, or never had any\n"
+    files = json.loads(typed("index", "--stats", "--json", index)[0])["crawls"]
+    purged = {row["crawl"]: (row["purged"], row["files"]) for row in files}
+    assert purged["new"][0] == purged["new"][1] > 0 == purged["old"][0] == purged["other"][0]
+    text = typed("index", "--stats", index)[0]
+    count = purged["new"][0]
+    assert f"  (of these purged: {count})\n" in text and f"purged: {count} of the files\n" in text
+
+    warning = f"crawl new: files whose captures were purged: {count} of {count}"
+    for earlier, later in (("old", "new"), ("new", "old")):
+        words = ("report", index, "--crawl", later, "--compare", earlier)
+        assert json.loads(typed(*words, "--json")[0])["warnings"] == [warning]
+        text, page = typed(*words)[0], typed(*words, "--format", "html")[0]
+        assert warning in text and warning in page and "URLs gone:            not known" in text
+
+    said = typed("report", index, "--crawl", "old", "--compare", "nope", status=4)[1]
+    assert "it has captures of other, old. A crawl is in it" in said
+    said = typed("report", index, "--crawl", "NEW-1", status=4)[1]
+    assert "there are other, old, new (purged)\n" in said
+    said = typed("report", index, "--crawl", "new", status=4)[1]
+    assert "'new' is known from its WARCs only, and their captures were purged" in said
+    said = typed("list", index, "--of-crawl", "new", status=10)[1]
+    assert said == "no capture matches; captures of crawl new were purged\n"
+    web = served(index)
+    page = web.get("/pages/containers").text
+    assert page.count("<td>purged</td>") == count and "index --reread</code> reads it" in page
+    shown = web.get("/pages/compare?first=old&second=new").text
+    assert warning in shown and "changed is not known" in shown
+
+
+def test_a_purged_crawl_that_only_reported_is_a_warning(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    load(index, [capture(1, crawl="old", container="/old.warc.gz")])
+    places = [capture(2, crawl="new", container="new.warc.gz")]  # its file was never read
+    load(index, places)
+    with closing(make_store(index)) as store:
+        store.write(partial(lifecycle.begin, name="new"))
+        store.write(lambda writing: lifecycle.commit(writing, "new", ""))
+        store.write(lambda writing: writing.put_crawl(replace(writing.crawl("new"), merged=True)))
+    typed("purge", index, "--crawl", "new")
+    found = compare(index, "old", "new", ORDERS[0], 0)
+    assert found.warnings == ["crawl new: its captures were purged"]
+
+
+def test_crawls_whose_captures_were_removed_are_named_last(tmp_path: Path) -> None:
+    index, _, _ = made(tmp_path, 6)
+    with closing(make_store(index)) as store:
+        for name in ("a1", "weekly-1", "cx1", "cx2"):
+            store.write(partial(lifecycle.begin, name=name))
+        for name in ("cx1", "cx2"):
+            store.write(partial(lifecycle.cancel, name=name))
+    said = typed("report", index, status=2)[1]
+    assert f"crawls in {index}: weekly-1, a1, cx2 (cancelled), cx1 (cancelled); known" in said
+    for name in ("Weekly-11", "weekly-11"):
+        said = typed("report", index, "--crawl", name, status=4)[1]
+        assert "there are weekly-1, a1, other, old, new and 2 others\n" in said
+    web = served(index)
+    answer = web.get("/crawls/CX3/report")
+    assert answer.status_code == 404
+    assert "there are weekly-1, a1, cx2 (cancelled), cx1 (cancelled)" in answer.text
