@@ -6,6 +6,7 @@ nothing.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -23,10 +24,12 @@ from dedupindex.crawls.crawl_report import FORMATS, ReportRequest, date, warning
 from dedupindex.crawls.parse_report import add_self_report, self_report_of
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import Reading, Writing
-from dedupindex.errors import BadInput, BadQuery
+from dedupindex.errors import BadInput, BadQuery, UnknownCrawl, as_named
+from dedupindex.index import summary
 from dedupindex.lookup.savings import known
 from dedupindex.runtime.page_style import POLICY
 from dedupindex.runtime.report_table import rounded_shares
+from dedupindex.runtime.tables import printable
 from server import logs
 from server.api import request_fields as fields
 from server.auth import NamespaceAccess
@@ -89,7 +92,15 @@ class CrawlRoutes(Handlers):
     def show_crawl(self, name: str) -> Response:
         """One crawl."""
         self._access.may_read(request.environ, self._namespaces(name))
-        return json_of(rounded_shares(crawl_row(self._live, name)))
+        try:
+            return json_of(rounded_shares(crawl_row(self._live, name)))
+        except UnknownCrawl:
+            if not is_indexed(self._live, name):
+                raise
+        raise UnknownCrawl(as_named(
+            f"crawl {name[:200]!r} is known from its WARCs only: it made no lookups and reported "
+            f"nothing; bin/list INDEX --of-crawl {shlex.quote(printable(name))} lists its originals"
+        ))  # fmt: skip
 
     @Route("POST", "/crawls/{name}/commit", ("Crawl",), body=("End",), errors=(404, 409, 415))
     def commit_crawl(self, name: str) -> Response:
@@ -221,6 +232,16 @@ def crawl_row(live: LiveIndex, name: str) -> dict[str, Any]:
     """Return one crawl with exact shares, for JSON to be rounded; raises `UnknownCrawl`."""
     with live.crawls.reading_for(name) as reading:
         return _row(reading, reading.crawl(name))
+
+
+def is_indexed(live: LiveIndex, name: str) -> bool:
+    """Return whether files of a crawl were indexed, as far as can be said at once."""
+    known = summary.read_summary(live.index)
+    rows = known["by"]["crawl"]["rows"] if known else []
+    if any(row["crawl"] == name for row in rows):
+        return True
+    with live.opened().engine.view() as view:
+        return reports.has_files(view, name, FILES)
 
 
 def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from dedupindex.crawls.crawl_report import (
     commands_to_learn,
     date,
     group_table,
-    has_files,
     payload_of,
 )
 from dedupindex.crawls.statistics_keys import (
@@ -26,11 +25,10 @@ from dedupindex.crawls.statistics_keys import (
 )
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
-from dedupindex.index import summary
 from dedupindex.lookup.savings_report import HANDLED_BY_CRAWL, share_of_handled
 from dedupindex.runtime.charts import bar
 from dedupindex.urlkey import in_idna, typed_host
-from server.api.crawls import FILES, crawl_row, crawl_rows
+from server.api.crawls import crawl_row, crawl_rows, is_indexed
 from server.auth import NamespaceAccess
 from server.pages.chart_pages import CLASSES, byte_counts, lookup_counts, table_row
 from server.pages.overview import SIZE, page_number, paging
@@ -89,7 +87,7 @@ class CrawlPages(Handlers):
         try:
             return self._crawl(name, by, order)
         except UnknownCrawl:
-            if not self._is_indexed(name):
+            if not is_indexed(self._live, name):
                 raise
         return render_template("indexed_crawl.html", name=name)
 
@@ -111,7 +109,7 @@ class CrawlPages(Handlers):
             crawl=shown,
             brief=brief,
             earlier=earlier,
-            is_read=bool(commands_to_learn(shown)) and self._is_indexed(name),
+            is_read=bool(commands_to_learn(shown)) and is_indexed(self._live, name),
             now=date(int(time.time())),
             times=times,
             share_saved=share_of_handled(total.as_json(refused), payload_of(shown)),
@@ -125,15 +123,6 @@ class CrawlPages(Handlers):
             most=_ROWS,
             **_sums(total, refused),
         )
-
-    def _is_indexed(self, name: str) -> bool:
-        """Return whether files of a crawl were indexed, as far as can be said at once."""
-        known = summary.read_summary(self._live.index)
-        rows = known["by"]["crawl"]["rows"] if known else []
-        if any(row["crawl"] == name for row in rows):
-            return True
-        with self._live.opened().engine.view() as view:
-            return has_files(view, name, FILES)
 
     def host(self) -> str:
         """Show one host of all crawls, or the form for its name."""

@@ -370,3 +370,8 @@ def test_crawls_whose_captures_were_removed_are_named_last(tmp_path: Path) -> No
     answer = web.get("/crawls/CX3/report")
     assert answer.status_code == 404
     assert "there are weekly-1, a1, cx2 (cancelled), cx1 (cancelled)" in answer.text
+    answer = web.get("/crawls/new")
+    said = answer.get_json()["error"]["message"]
+    assert answer.status_code == 404 and "known from its WARCs only" in said
+    assert "list INDEX --of-crawl new lists its originals" in said
+    assert "begin it with POST" in web.get("/crawls/newer").text
