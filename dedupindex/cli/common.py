@@ -40,7 +40,7 @@ bars: list[Callable[[], AbstractContextManager[None]]] = []  # hide each that is
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
 5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·
-8 something is lost or will not replay ·
+8 something is lost or will not replay, perhaps besides damage ·
 9 spot check failed (index, purge) ·
 10 nothing found (lookup, list, search, impact, purge) ·
 130 interrupted · 141 output closed by its reader"""

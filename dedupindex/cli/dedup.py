@@ -479,7 +479,7 @@ def _missing(report: DedupReport) -> str:
         found.append("what cannot be listed (unreadable)")
     if not found:
         return ""
-    status = Damaged.exit_status if report.unlisted or unknown else UNSOUND
+    status = UNSOUND if files else Damaged.exit_status
     return singular(f"  it will name {' and '.join(found)}, with the status {status}")
 
 

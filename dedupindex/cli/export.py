@@ -416,6 +416,6 @@ def _report_subset(exported: SubsetReport, out: Path | str, requests: CountedReq
     if exported.dangling:
         say("some originals are in none of the SOURCEs: name where they may be with --originals")
     levels = {REASONS[reason] for reason in exported.findings}
-    if exported.problems or DAMAGE in levels:
-        return Damaged.exit_status
-    return UNSOUND if exported.dangling or levels - {REMARK} else 0
+    if exported.dangling or levels - {REMARK, DAMAGE}:
+        return UNSOUND
+    return Damaged.exit_status if exported.problems or levels - {REMARK} else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -126,7 +126,7 @@ def command(
     if html is not None:  # last: the result is printed even if the page cannot be written
         page = verify_page.lines(places, collection.totals(), reasons, first, against, others)
         html_page.save(html, page)
-    return _status({REASONS[reason] for reason in reasons})
+    return _status(reasons.keys(), compared=against is not None)
 
 
 def _hints(
@@ -156,10 +156,17 @@ def _executors(master: str, places: tuple[Place, ...]) -> Iterator[ExecutorRows 
         yield partial(task_rows, cluster)
 
 
-def _status(levels: set[str]) -> int:
-    if DAMAGE in levels:
-        return Damaged.exit_status
-    return UNSOUND if levels & {LOSS, BROKEN} else 0
+def _status(reasons: Set[str], *, compared: bool) -> int:
+    """Return the exit status: loss is worse than damage, which scripts may take for known.
+
+    In a comparison damage is loss, too: the file before is sound there. Only of what cannot be
+    read at all nobody knows whether something is lost.
+    """
+    levels = {REASONS[reason] for reason in reasons}
+    new_damage = compared and any(REASONS[one] == DAMAGE for one in reasons - {"unreadable"})
+    if new_damage or levels & {LOSS, BROKEN}:
+        return UNSOUND
+    return Damaged.exit_status if DAMAGE in levels else 0
 
 
 def _print_totals(

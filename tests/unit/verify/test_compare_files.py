@@ -503,3 +503,20 @@ def test_a_part_of_a_document_is_named(tmp_path: Path) -> None:
     old = write(tmp_path / "old/a.warc.gz", [page(1, head=ranged), page(2, head=ranged)])
     new = [page(1, head=ranged), copy_of(2, 1, head=ranged)]
     assert reasons(compared(old, write(tmp_path / "new/a.warc.gz", new))) == {"partial"}
+
+
+def test_damage_in_a_result_alone_is_loss(tmp_path: Path) -> None:
+    """Else the status of a worse result were that of known damage, which jobs take for done."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        for name in "abcd":
+            write(folder / f"{name}.warc.gz", [page(1), page(2, noise(2, 400)), page(3)])
+    whole = (old / "a.warc.gz").read_bytes()
+    spoilt = whole[:600] + bytes(20) + whole[620:]
+    (new / "a.warc.gz").write_bytes(spoilt)
+    assert "damage\t" in typed("verify", "--against", old, new, status=8)[0]
+    (new / "b.warc.gz").unlink()
+    assert "file-missing" in typed("verify", "--against", old, new, status=8)[0]
+    (old / "a.warc.gz").write_bytes(spoilt)  # damage that both have is not counted
+    typed("verify", "--against", old, new, status=8)
+    typed("verify", "--against", old / "a.warc.gz", new / "a.warc.gz")

@@ -653,6 +653,8 @@ def test_levels_and_exit_statuses_of_the_command(tmp_path: Path) -> None:
     typed("verify", lost, "--originals", sound)
     (tmp_path / "cut.warc.gz").write_bytes(gz(page(1))[:-3])
     typed("verify", tmp_path, status=7)
+    write(tmp_path / "more.warc.gz", [copy_of(8, 7)])
+    typed("verify", tmp_path, status=8)  # something is lost, too
     assert "does not exist" in typed("verify", tmp_path / "none", status=4)[1]
 
 
