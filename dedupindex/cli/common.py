@@ -33,6 +33,8 @@ AS_INDEX = "dedupindex.as_index"  # key of a context: INDEX as typed; an address
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"  # while lines are broken
 _DIGEST = re.compile(r"(?:md5|sha-?\d+|blake3):.*|\w{32}|\w{40}", re.IGNORECASE)
 _EVERY_SETTING = "conf/dedupindex.toml has every setting, to copy from"
+_NAME_TYPES = {"path", "file", "directory", "filename", "path_or_address", "any_index"}
+_NAME_METAVARS = {"SOURCE", "WHERE", "PATH"}  # of options that take text
 UNSOUND = 8  # exit status: something is lost or will not replay
 NOTHING_FOUND = 10  # exit status of a question to which the index has no answer
 RESUMED = "run the same command again to resume"
@@ -149,6 +151,8 @@ class Command(click.Command):
         ctx.allow_extra_args = True  # they are refused here, with what was meant
         words = tuple(args)  # click takes them away
         try:
+            if empty := _empty_name(ctx, self, words):
+                raise click.UsageError(empty, ctx)
             rest = super().parse_args(ctx, args)
             if rest and not ctx.resilient_parsing:
                 raise click.UsageError(_unexpected(ctx, self, rest), ctx)
@@ -214,6 +218,32 @@ def _check_temporary() -> None:
 
 def _options_of(command: click.Command) -> set[str]:
     return {name for param in command.params for name in param.opts}
+
+
+def _empty_name(ctx: click.Context, command: click.Command, words: Sequence[str]) -> str:
+    """Return the message if a file, directory or index is named "", else "".
+
+    As a path that would be the working directory, and all of it would be read or written.
+    """
+    if ctx.resilient_parsing or not any(not word or word.endswith("=") for word in words):
+        return ""
+    given, _, _ = command.make_parser(ctx).parse_args(args=list(words))
+    for param in command.params:
+        values = given.get(param.name)
+        if "" in (values if isinstance(values, list | tuple) else (values,)) and _is_name(param):
+            word = param.opts[0] if isinstance(param, click.Option) else param.make_metavar(ctx)
+            return (
+                f"an empty name was given for {word.strip('[].')}: name a file or directory (a "
+                "variable of the shell may not be set)"
+            )
+    return ""
+
+
+def _is_name(param: click.Parameter) -> bool:
+    """Return whether a parameter takes names of files, directories or indexes."""
+    if isinstance(param, click.Argument):
+        return param.name != "query"
+    return param.type.name in _NAME_TYPES or param.metavar in _NAME_METAVARS
 
 
 def _with_one_dash(words: Iterable[str], options: Collection[str]) -> str:

@@ -37,6 +37,17 @@ REMEDY = re.compile(
     r"|\bis to be named\b|\bis of [A-Z]+ and [A-Z]+ files$|\bto copy from$"
     r"|: No such file or directory$| does not exist$"
 )
+OTHER_NAMES = {  # options that take the name of a file or an index, whose type is another one
+    "dedup": ["--out", "--index"],
+    "resolve": ["--index"],
+    "rewrite": ["--out"],
+    "undedup": ["--out"],
+    "convert": ["--out"],
+    "export": ["--out", "--originals", "--hosts"],
+    "report": ["--against"],
+    "index": ["--copy"],
+    "corpus": ["--containers", "--originals"],
+}
 WRITES_ANYWHERE = "generate_corpus"  # takes the name of a new directory
 
 
@@ -129,6 +140,29 @@ def test_an_option_of_one_value_is_not_given_twice(name: str) -> None:
             status, _, messages = ended(name, *words)
             assert status == 2, words
             assert f"{option.opts[0]} is given twice; it takes one value" in messages, messages
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_empty_name_stands_for_the_working_directory(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from "$DIR" where DIR is not set: bin/verify read all that was below."""
+    monkeypatch.chdir(tmp_path)
+    command = commands()[name]
+    cases = [[""] for one in command.params if isinstance(one, click.Argument)]
+    for option in command.params:
+        if isinstance(option, click.Option) and isinstance(option.type, click.Path):
+            cases.append(["x", option.opts[0], ""])
+            cases += [["x", f"{one}="] for one in option.opts if one.startswith("--")]
+    cases += [["x", option, ""] for option in OTHER_NAMES.get(name, ())]
+    for words in cases:
+        status, output, messages = ended(name, *words)
+        assert (status, output) == (2, ""), words
+        assert "Error: an empty name was given for " in messages, messages
+    assert os.listdir(tmp_path) == []
+    if name == "verify":
+        said = ended(name, "--against", "x", "")[2]
+        assert "an empty name was given for PLACE: name a file or directory (" in said
 
 
 @pytest.mark.parametrize("name", COMMANDS)
