@@ -296,7 +296,8 @@ def unread_as_text(found: PurgeSurvey) -> str:
         f"{lookups} of crawls whose WARCs have not all been read "
         f"{'was' if count == 1 else 'were'} answered with originals: "
         f"{names_text(largest, _MAX_NAMED)}. Their revisits are not "
-        f"counted here; read their WARCs first: bin/index --add --crawl {crawl} FILE... INDEX "
+        "counted here; commit or cancel those that are open, and read their WARCs first: "
+        f"bin/index --add --crawl {crawl} FILE... INDEX "
         f"({WITHOUT_WARCS.replace('NAME', crawl)})"
     )
 

@@ -717,6 +717,7 @@ def test_one_lookup_of_a_crawl_that_was_not_read_is_said_in_the_singular() -> No
         said = unread_as_text(PurgeSurvey(Impact(), 0, set(), {"weekly": count}))
         assert said.startswith(text) and f"weekly ({count})" in said
         assert (" was answered" in said) is (count == 1)
+        assert "commit or cancel those that are open, and read their WARCs first" in said
 
 
 def test_nothing_found_is_reported_in_a_line(index: Path) -> None:
