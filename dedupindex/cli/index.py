@@ -489,7 +489,10 @@ def _with_files(reasons: Iterable[str], files: Mapping[str, str]) -> dict[str, s
 def _unresolved_text(count: int, files: Mapping[str, str]) -> str:
     """Return that revisits name no original; whether the index has their payload is not known."""
     file = _with_files([UNRESOLVED], files)[UNRESOLVED]
-    kinds = "such as answers 304, and those of wget: they name no capture of their payload"
+    kinds = (
+        "such as answers 304, and those of wget: they do not state URL and date of their original "
+        "(WARC-Refers-To alone names a record id)"
+    )
     return f"  {_UNRESOLVED_TEXT}: {count:,}  ({UNRESOLVED}), {kinds}, {file}"
 
 

@@ -151,7 +151,8 @@ def _target(options: dict[str, Any]) -> Target:
     prefix = options.pop("prefix")
     chosen = [name for name, value in given.items() if value]
     if len(chosen) != 1:
-        raise click.UsageError("give one of --container, --crawl, --host, --url and --captures")
+        one = "only one" if chosen else "one"
+        raise click.UsageError(f"give {one} of --container, --crawl, --host, --url and --captures")
     if prefix and chosen != ["url"]:
         raise click.UsageError("--prefix is for --url")
     if given["captures"]:

@@ -31,6 +31,7 @@ from dedupindex.urlkey import in_idna, typed_host
 from server.api.crawls import crawl_row, crawl_rows, is_indexed
 from server.auth import NamespaceAccess
 from server.pages.chart_pages import CLASSES, byte_counts, lookup_counts, table_row
+from server.pages.login import check_names
 from server.pages.overview import SIZE, page_number, paging
 from server.services import Handlers
 
@@ -126,6 +127,7 @@ class CrawlPages(Handlers):
 
     def host(self) -> str:
         """Show one host of all crawls, or the form for its name."""
+        check_names(request.args, ("host",))
         name = typed_host(request.args.get("host", "").strip())
         self._live.opened()
         visible = NamespaceAccess(self._access, request.environ)

@@ -92,6 +92,14 @@ def test_no_new_index_is_advised_for_what_was_purged(tmp_path: Path) -> None:
         assert last.startswith(f"nothing was added: {most}") and "a new index" not in last, last
 
 
+@pytest.mark.parametrize("command", ["impact", "purge"])
+def test_two_kinds_of_targets_are_too_many(command: str, tmp_path: Path) -> None:
+    names = "--container, --crawl, --host, --url and --captures"
+    both = ("--url", "http://a.example/", "--crawl", "c")
+    assert f"give only one of {names}" in typed(command, tmp_path, *both, status=2)[1]
+    assert f"give one of {names}" in typed(command, tmp_path, status=2)[1]
+
+
 def test_revisits_that_name_no_original_are_not_said_to_be_refused(tmp_path: Path) -> None:
     """Those of wget name it by its record id only, and are counted all the same."""
     fields: dict[str, Any] = {"Refers_To_Target_URI": None, "Refers_To_Date": None}
@@ -99,6 +107,7 @@ def test_revisits_that_name_no_original_are_not_said_to_be_refused(tmp_path: Pat
     source.write_bytes(revisit(Refers_To=b"<urn:uuid:1>", **fields))
     out = typed("index", "--all", source, index)[0]
     assert "  revisits that add no original: 1  (unresolved-revisit), such as answers 304" in out
+    assert "do not state URL and date of their original (WARC-Refers-To alone names a" in out
     assert "refused: " not in out
     assert out.splitlines()[-1] == "nothing was added: revisits that add no original: 1"
     assert json.loads(typed("index", "--stats", index, "--json")[0])["total"]["revisits"] == 1

@@ -425,6 +425,8 @@ def test_two_crawls_compared(tmp_path: Path) -> None:
     assert "nothing of a crawl" in page(web.get("/pages/compare?first=x&second=new"), 400).text
     unknown = page(web.get("/pages/compare?from=x&to=new"), 400).text
     assert "there is no parameter 'from'; there are first, second, order" in unknown
+    unknown = page(web.get("/pages/host?name=example.com"), 400).text
+    assert "there is no parameter 'name'; there are host" in unknown
     assert web.get("/crawls/x/compare?with=new").status_code == 400
     assert web.get("/crawls/new/compare").status_code == 400
     foreign = {"Sec-Fetch-Site": "cross-site"}
