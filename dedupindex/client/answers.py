@@ -254,9 +254,10 @@ class Counts:
         """Count the answer to a lookup or claim of a crawl."""
         with self._lock:
             self._counts["lookups"] += 1
+            missed = self._of(crawl)
             if isinstance(answer, NotAsked):
                 self._why[answer.why] += 1
-                self._of(crawl)["not_looked_up"] += 1
+                missed["not_looked_up"] += 1
             else:
                 self._counts[_NAMES[type(answer)]] += 1
                 self._counts["spelled_otherwise"] += answer == SPELLED_OTHERWISE
@@ -274,8 +275,7 @@ class Counts:
             for name in ("added", "unchanged", "refused", "bad"):
                 self._counts[name] += getattr(done, name)
             self._counts["not_reported"] += done.dropped
-            if done.dropped:
-                self._of(crawl)["not_reported"] += done.dropped
+            self._of(crawl)["not_reported"] += done.dropped
 
     def missed(self, crawl: str) -> dict[str, int]:
         """Return what only the client knows of a crawl, as the server takes it."""
@@ -287,9 +287,9 @@ class Counts:
             return {name: missed[name] for name in names}
 
     def crawls(self) -> list[str]:
-        """Return the crawls for which `missed` is not zero."""
+        """Return the crawls of all lookups and reports, also those without any that failed."""
         with self._lock:
-            return [crawl for crawl, missed in self._missed.items() if crawl and missed.total()]
+            return list(filter(None, self._missed))
 
     def _of(self, crawl: object) -> Counter[str]:
         name = crawl if isinstance(crawl, str) else ""

@@ -182,7 +182,8 @@ class Client(ClientBase[Transport]):
     def lookups(self, questions: Iterable[Question | tuple[str, str]], **more: Any) -> list[Answer]:
         """Look up many payloads, given as (digest, URL); return the answers in the same order.
 
-        `more` applies to all. Raises nothing: an answer may be `NotAsked`.
+        `more` applies to all. An answer may be `NotAsked`. Raises only `BadInput`, if the payloads
+        are not a list of such pairs.
 
         >>> digest = "sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK"
         >>> with Client("http://127.0.0.1:8484") as client:

@@ -297,7 +297,7 @@ class ClientBase(Generic[_TransportT]):
         self, questions: Iterable[Question | tuple[str, str]], more: Mapping[str, Any]
     ) -> Steps[list[Answer]]:
         """Look many payloads up; return the answers in order."""
-        all_asked = [Question(*question) for question in questions]
+        all_asked = requests.questions(questions)
         more = {"crawl": self._crawl, **more}
         new = [self._is_new(question.digest, more) for question in all_asked]
         asked = [question for question, known in zip(all_asked, new, strict=True) if not known]

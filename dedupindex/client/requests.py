@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
+
+from dedupindex.client.answers import Question
+from dedupindex.errors import BadInput
 
 LONGEST_QUERY = 8000  # bytes; longer lookups are POSTed (some proxies allow no more)
 
@@ -45,6 +48,19 @@ class Failure(NamedTuple):
 def given(more: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that are neither None nor ""."""
     return {name: value for name, value in more.items() if value not in (None, "")}
+
+
+def questions(given: Iterable[Question | tuple[str, str]]) -> list[Question]:
+    """Return the lookups of a batch; raises `BadInput` unless they are pairs of digest and URL."""
+    found = list[Question]()
+    for pair in [given] if isinstance(given, Mapping | str | bytes) else given:
+        if not isinstance(pair, tuple | list) or not 1 <= len(pair) <= 2:
+            raise BadInput(
+                f"lookups takes a list of pairs (digest, URL), not a {type(pair).__name__}: "
+                "lookups([(digest, url)])"
+            )
+        found.append(Question(*pair))
+    return found
 
 
 def question(digest: str, url: str | bytes, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -624,6 +624,40 @@ def test_missed_lookups_and_reports_are_sent_by_crawl(switch: Switch) -> None:
         assert third.cancel("d")["not_looked_up"] == 3
 
 
+def test_a_client_without_failures_sends_zeros_once(switch: Switch) -> None:
+    """Otherwise a crawl that curl commits looks like that of a client that says nothing."""
+    client = switched(switch, crawl="c")
+    client.begin("c")
+    client.lookup(OLD, PAGE)
+    before = switch.asked
+    client.close()
+    assert switch.asked == before + 1
+    with switched(switch) as other:
+        told = other.commit("c")
+    assert (told["not_looked_up"], told["not_reported"]) == (0, 0)
+    with switched(switch, crawl="d") as reporting:
+        reporting.begin("d")
+        reporting.report([stored(1)])
+        reporting.commit("d")
+        before = switch.asked
+    assert switch.asked == before
+
+
+@pytest.mark.parametrize("questions", [[{"digest": OLD, "url": PAGE}], {"digest": OLD}, OLD, [OLD]])
+def test_lookups_of_a_wrong_form_are_refused(switch: Switch, questions: Any) -> None:
+    client = switched(switch)
+    with pytest.raises(BadInput, match=r"lookups takes a list of pairs \(digest, URL\), not a "):
+        client.lookups(questions)
+
+    async def ask() -> None:
+        async with AsyncClient(transport=AsyncMock(switch.handle)) as other:  # type: ignore[arg-type]
+            await other.lookups(questions)
+
+    with pytest.raises(BadInput, match="lookups takes a list of pairs"):
+        asyncio.run(ask())
+    assert not switch.asked and not client.counts.as_json()["lookups"]
+
+
 def test_dropped_captures_are_counted(switch: Switch) -> None:
     client = switched(switch, failures=1, crawl="c", keep=3)
     switch.on = False
