@@ -12,7 +12,8 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
-from io import StringIO
+from io import BufferedWriter, FileIO, StringIO, TextIOWrapper
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
@@ -20,6 +21,10 @@ from click.shell_completion import CompletionItem
 from dedupindex import __version__
 from dedupindex.errors import SHIPPED, DedupError, as_called
 
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+STDOUT = "standard output"  # file name of an error
 _FULL = ", where results, working files or temporary files (TMPDIR) are"
 COMMANDS = {  # in the order of use
     "index": "Build an index of originals, or add to one.",
@@ -143,12 +148,48 @@ def group() -> None:
     """One deduplication index for every crawler of a web archive."""
 
 
+class _OutputFile(FileIO):
+    """Standard output, which names itself in the `OSError` of a write."""
+
+    def write(self, data: Buffer) -> int | None:  # type: ignore[override]
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = STDOUT
+            # What is left in buffers must not fail again when Python flushes them at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            raise
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null in place of closed standard streams, and name stdout in its errors.
+
+    With stdout closed the next file that is opened would get its number, and what is printed.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)  # the lowest free one, which is that of `name`
+            os.set_inheritable(number, True)
+            stream = open(  # noqa: SIM115
+                number, mode, encoding="utf-8", errors="backslashreplace", closefd=False
+            )
+            setattr(sys, name, stream)
+    given = sys.stdout
+    if isinstance(given, TextIOWrapper):
+        file = BufferedWriter(_OutputFile(given.fileno(), "w", closefd=False))
+        kept = {name: getattr(given, name) for name in ("encoding", "errors", "line_buffering")}
+        sys.stdout = TextIOWrapper(file, **kept, write_through=given.write_through)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status."""
+    if argv is None:  # this process is the command's own
+        _open_standard_streams()
     if "_DEDUPINDEX_COMPLETE" in os.environ:
         import_module("dedupindex.cli.completion")  # commands need not wait for it
     try:
         status = group.main(argv, prog_name="dedupindex", standalone_mode=False)
+        sys.stdout.flush()
     except DedupError as error:
         click.echo(as_called(f"dedupindex: {error}"), err=True)
         failed = error.exit_status

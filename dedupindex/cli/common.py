@@ -19,9 +19,9 @@ from click.core import ParameterSource
 
 from dedupindex import __version__
 from dedupindex.capture import Problem
-from dedupindex.cli import COMMANDS
+from dedupindex.cli import COMMANDS, STDOUT
 from dedupindex.cli.options import SingleOption, wants_json
-from dedupindex.errors import BadInput, Damaged, as_called, as_named, help_as_called
+from dedupindex.errors import BadInput, Damaged, DedupError, as_called, as_named, help_as_called
 from dedupindex.runtime import html_page
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import json_bytes, printable
@@ -458,17 +458,31 @@ def text_output(path: Path) -> Iterator[BinaryIO]:
             yield stream
 
 
-def print_result(content: Any, lines: Iterable[str] = (), notes: Iterable[str] = ()) -> None:
-    """Print a result on stdout, with ``--json`` as JSON, otherwise as lines of text.
-
-    `notes` are printed on stderr, and only with the text.
-    """
+def print_item(content: Any, lines: Iterable[str]) -> None:
+    """Print one of several results on stdout, with ``--json`` as JSON, otherwise as lines."""
     if wants_json():
         print_json(content)
         return
     for line in lines:
         print_line(as_called(line))
-    for note in notes:
+
+
+def print_result(content: Any, lines: Iterable[str] = (), notes: Iterable[str] = ()) -> None:
+    """Print a result on stdout, with ``--json`` as JSON, otherwise as lines of text.
+
+    `notes` are printed on stderr, and only with the text. Raises `DedupError` if stdout cannot be
+    written to, as a disk is full: the command has done its work by then.
+    """
+    try:
+        print_item(content, lines)
+    except OSError as error:
+        if error.filename != STDOUT or isinstance(error, BrokenPipeError):
+            raise
+        raise DedupError(
+            f"{STDOUT}: {error.strerror}: the command has done its work, and only its answer could "
+            "not be written"
+        ) from error
+    for note in () if wants_json() else notes:
         say(note)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, print_result, say, status_7, warn
+from dedupindex.cli.common import UNSOUND, Command, print_item, say, status_7, warn
 from dedupindex.cli.options import COUNT, PATH, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.sent_requests import sent_requests
@@ -58,7 +58,7 @@ def command(sources: tuple[str, ...], verbose: bool, **options: Any) -> int:
                 break
             sound, left = sound and step.sound, left or bool(step.left)
             warn(step.left)
-            print_result({**step.as_json(), **sent.as_json()}, [*_text_of(step), *sent.lines()])
+            print_item({**step.as_json(), **sent.as_json()}, [*_text_of(step), *sent.lines()])
     if not sound:
         return UNSOUND
     if left:

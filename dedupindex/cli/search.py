@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
+from dedupindex.cli.common import NOTHING_FOUND, Command, print_item, say
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.list import line_of
 from dedupindex.cli.options import COUNT, option, shared_options
@@ -36,7 +36,7 @@ def command(index: Path, query: tuple[str, ...], limit: int) -> int:
     with show_progress() as progress:
         found = search(index, " ".join(query), limit, progress)
     for capture in found.captures:
-        print_result(original_as_json(capture), [line_of(capture)])
+        print_item(original_as_json(capture), [line_of(capture)])
     shown = len(found.captures)
     more = f", the earliest {shown:,} are shown" if shown < found.total else ""
     matched = "1 capture matches" if found.total == 1 else f"{found.total:,} captures match"

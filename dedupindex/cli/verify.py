@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from dedupindex.cli import verify_page
-from dedupindex.cli.common import UNSOUND, Command, print_json, print_result, say
+from dedupindex.cli.common import UNSOUND, Command, print_item, print_json, say
 from dedupindex.cli.options import flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.sent_requests import SentRequests, sent_requests
@@ -214,4 +214,4 @@ def _show(finding: Finding) -> None:
         message=printable(finding.message),
     )
     line = "\t".join(map(str, (finding.level, *finding)))
-    print_result({"level": finding.level, **finding._asdict()}, [line])
+    print_item({"level": finding.level, **finding._asdict()}, [line])
