@@ -125,7 +125,7 @@ def command(
         raise click.UsageError("--repoint goes with no other conversion")
     if cdxj is not None and isinstance(out, str):
         raise click.UsageError(NO_CDXJ)
-    check_outputs((offsets, cdxj))
+    check_outputs(offsets, cdxj)
     with TemporaryDirectory(prefix="dedupindex-convert-") as name, counted_requests() as requests:
         place, store = (Path(name), out.rstrip("/")) if isinstance(out, str) else (out, "")
         if store:

@@ -140,7 +140,7 @@ def command(
     """
     _check(out, in_place, dry_run, options)
     _check_sample(sample, html, dry_run=dry_run)
-    check_outputs((offsets, cdxj, html))
+    check_outputs(offsets, cdxj, html)
     results, store = results_of(out, state)
     if cdxj is not None and (store or (in_place and any(map(is_remote, map(local, sources))))):
         raise click.UsageError(NO_CDXJ)

@@ -19,6 +19,7 @@ from dedupindex.cli.options import (
     path_or_address,
     shared_options,
 )
+from dedupindex.cli.output_files import PARQUET, UNIQUE_CSV, check_output
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.documents.both_stages import run_pipeline
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes, dedup_on
@@ -110,6 +111,9 @@ def dedup_command(
     Shards are Parquet or CSV, as bin/hash_documents writes them. OUTPUT_FILE is CSV if its name
     ends in .csv, otherwise Parquet, with the size and the number of equal files.
     """
+    if isinstance(output_file, Path):
+        is_csv = output_file.suffix.lower() == ".csv"
+        check_output(output_file, UNIQUE_CSV if is_csv else PARQUET)
     if verbose:
         options["say"] = say
     if spark:

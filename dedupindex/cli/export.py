@@ -31,6 +31,7 @@ from dedupindex.cli.options import (
     shared_options,
     wants_json,
 )
+from dedupindex.cli.output_files import CDX, CDXJ, WGET_CDX, check_output
 from dedupindex.cli.progress_bar import captures_of, show_progress
 from dedupindex.cli.sent_requests import sent_requests
 from dedupindex.counts import OnProgress
@@ -47,6 +48,7 @@ from dedupindex.export.cdx_file import NO_PLACE, CdxExport, CdxForm
 from dedupindex.export.warcprox_dedup import WarcproxExport
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
+from dedupindex.index.identity import check_outside_index
 from dedupindex.object_store import (
     CountedRequests,
     check_conditions,
@@ -104,9 +106,8 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 @flag("--self-contained", setting=False, help="Copy records, with the originals of their revisits.")
 @option(
     "-o", "--out", type=path_or_address, setting=False, metavar="PATH",
-    help="Where to write. --cdx, --cdxj, --wget: a file; default: standard output. --warcprox: a "
-    "new file. "
-    "--self-contained: "
+    help="Where to write. --cdx, --cdxj, --wget: a file, which replaces only an earlier export "
+    "of the same form; default: standard output. --warcprox: a new file. --self-contained: a new "
     "NAME.warc.gz, or a directory, where files keep their names; or s3://….",
 )  # fmt: skip
 @_subset(
@@ -183,20 +184,29 @@ def command(
     if index is None:
         raise click.UsageError("name an INDEX")
     if files:
-        return _FILES[files[0]](index, _output_file(options["out"]), options)
+        return _FILES[files[0]](index, _output_file(files[0], options), options)
     if options["out"]:
         raise click.UsageError("--out is not for --redis")
     return _redis(index, redis or "", options)
 
 
-def _output_file(out: Path | None) -> Path:
-    """Return the file to write, ``-`` for standard output."""
+def _output_file(form: str, options: dict[str, Any]) -> Path:
+    """Return the file to write, ``-`` for standard output.
+
+    Raises `UsageError`, and `BadInput` if it would replace another file than an earlier export.
+    """
+    out = options["out"]
     if out is not None and out.is_dir():
         raise click.UsageError(f"{out} is a directory")
     if wants_json() and out in (None, Path("-")):
         raise click.UsageError("--json needs --out: standard output carries the rows")
     if out is not None and out != Path("-"):
         require_parent(out)
+        if form == "warcprox":
+            check_outside_index(out)
+        else:
+            inputs = [options[name].name for name in ("seeds", "hosts") if options[name]]
+            check_output(out, _FORM_OF[form], inputs)
     return out or Path("-")
 
 
@@ -272,6 +282,7 @@ def _warcprox(index: Path, out: Path, options: dict[str, Any]) -> int:
     return 0
 
 
+_FORM_OF = {"cdx": CDX, "cdxj": CDXJ, "wget": WGET_CDX}
 _FILES = {"cdx": _cdx, "cdxj": _cdx, "wget": _wget, "warcprox": _warcprox}
 _FORMS = "--cdx, --cdxj, --wget, --warcprox, --redis and --self-contained"
 

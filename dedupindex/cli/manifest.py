@@ -21,6 +21,7 @@ from dedupindex.cli.common import (
     warn,
 )
 from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options, wants_json
+from dedupindex.cli.output_files import TEXT_LINES, check_output
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.sent_requests import SentRequests, sent_requests
 from dedupindex.digest import SIZES
@@ -93,6 +94,8 @@ def command(
     """
     if wants_json() and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
+    if text not in (None, Path("-")):
+        check_output(text, TEXT_LINES, [check] if check else [])
     lines = ManifestOptions(algorithm, force, skip_empty, host)
     with counted_requests() as requests:
         found = find(sources)

@@ -6,13 +6,13 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from dedupindex.cli.output_files import PAGE, check_output
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.runtime.files import check_writable, require_directory
 from dedupindex.sources.table_columns import parse_names
@@ -21,7 +21,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _MEMORY = re.compile(r"(?=[^a-z%]*[1-9])\d*\.?\d+ ?([KMGT]i?B?|%)", re.IGNORECASE)
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_PAGE = b"<!DOCTYPE HTML>"  # how a page begins
 _JSON = "dedupindex.json"  # key of a context: whether --json was given
 _DICTIONARIES = "dedupindex.zstd_dictionary"  # likewise: the paths of --zstd-dictionary
 
@@ -188,10 +187,10 @@ def _page_to_write(
     if path is None:
         return None
     require_parent(path)
-    if path.is_file():
-        with suppress(OSError), open(path, "rb") as stream:
-            if stream.read(len(_PAGE)).upper() not in (_PAGE, b""):
-                raise click.BadParameter(f"{path} is no page of HTML, and is not overwritten")
+    try:
+        check_output(path, PAGE)
+    except BadInput as error:
+        raise click.BadParameter(str(error)) from error
     if not context.resilient_parsing:
         check_writable(path)  # what is reported may take hours
     return path

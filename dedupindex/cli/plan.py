@@ -23,6 +23,7 @@ from dedupindex.capacity.rates import Table, as_toml, load
 from dedupindex.capacity.rates import measure as measure_rates
 from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.options import FILE, PATH, cores, flag, option, shared_options
+from dedupindex.cli.output_files import PICTURE, RATES, check_output
 from dedupindex.runtime.files import write_file
 
 EXAMPLES = """
@@ -124,6 +125,9 @@ def command(
         raise click.UsageError("--svg needs --documents")
     if save and not measure:
         raise click.UsageError("--save needs --measure")
+    for path, form in ((save, RATES), (svg, PICTURE)):
+        if path is not None:
+            check_output(path, form, [rates] if rates else [])
     inputs = load(rates)
     if measure:
         found = _measured(work, documents=documents, post_crawl=bool(post_crawl))

@@ -13,6 +13,7 @@ import click
 from dedupindex.cli.common import ComparingCommand, count_lines, print_result, say, text_output
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options, wants_json
+from dedupindex.cli.output_files import TEXT_LINES, check_output
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
@@ -69,6 +70,8 @@ def command(manifests: tuple[Path, ...], output: Path, text: Path | None, **opti
     """
     if wants_json() and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
+    if text not in (None, Path("-")):
+        check_output(text, TEXT_LINES)
     criteria = MatchCriteria(options["any_status"], options["same_type"], options["other_second"])
     rule = GroupingRule(_partition(options["partition"]), options["later"], criteria)
     chosen = ResolveOptions(

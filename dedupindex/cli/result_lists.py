@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from dedupindex.capture import Problem
 from dedupindex.cli.common import warn
 from dedupindex.cli.options import require_parent, with_dictionaries
+from dedupindex.cli.output_files import CDXJ, OFFSETS, PAGE, check_output
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput
@@ -21,13 +22,11 @@ from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.stored_journal import mirror_journals
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.files import (
-    already_exists,
     atomic_file,
     check_writable,
     is_utf8,
 )
 from dedupindex.runtime.tables import printable
-from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
 
 INDEX_PAGE = "docs/post-crawl.md#originals-outside-of-the-sources"
@@ -35,19 +34,20 @@ _MOST_STEPS, _MOST_RESULTS = 5, 20  # commands for an index, and results that on
 _NO_NAME = "its captures are not in the CDXJ: its name is not UTF-8"
 
 
-def check_outputs(paths: Iterable[Path | None]) -> None:
-    """Raise if a list cannot be written, before hours of work.
+def check_outputs(offsets: Path | None, cdxj: Path | None, html: Path | None = None) -> None:
+    """Raise if a list cannot be written, or would replace another file, before hours of work.
 
     Raises `UsageError`, `BadInput` or `OSError`.
     """
     seen = set[Path]()
-    for path in filter(None, paths):
+    for path, form in ((offsets, OFFSETS), (cdxj, CDXJ), (html, PAGE)):
+        if path is None:
+            continue
         if (target := path.resolve()) in seen:
             raise BadInput(f"two options name {path}, each to be written: choose another for one")
         seen.add(target)
         require_parent(path)
-        if path.exists() and detect_kind(str(path))[0] in ("warc", "arc", "wacz"):
-            raise already_exists(path)
+        check_output(path, form)
         check_writable(path)
 
 

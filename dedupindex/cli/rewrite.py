@@ -150,7 +150,7 @@ def command(
         raise click.UsageError("--dry-run goes with --out and --in-place only")
     if spark and not isinstance(out, str):
         raise click.UsageError(SPARK_TO_STORE)
-    check_outputs((offsets, cdxj))
+    check_outputs(offsets, cdxj)
     results, store = results_of(out, state)
     opened = open_plan(plan)
     if roots:

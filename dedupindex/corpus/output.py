@@ -7,7 +7,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,8 +16,8 @@ import orjson
 from dedupindex.corpus.enrich import Entry, flat
 from dedupindex.corpus.extract import KeptCapture
 from dedupindex.corpus.row import CorpusRow, RecordPlace, time_of
-from dedupindex.errors import BadInput
-from dedupindex.index.identity import FILE
+from dedupindex.errors import BadInput, BadSource
+from dedupindex.index.identity import check_outside_index
 from dedupindex.object_store import is_remote, local
 from dedupindex.runtime.duckdb import from_json, open_database, write_parquet
 from dedupindex.runtime.external_sort import sorted_lines
@@ -28,6 +28,7 @@ from dedupindex.runtime.files import (
     named_errors,
     require_directory,
 )
+from dedupindex.sources.discover import detect_kind
 
 WARC = ".warc.gz"
 """The ending of the name of a WARC."""
@@ -245,8 +246,7 @@ def check_outputs(outputs: Sequence[Path], sources: Iterable[str]) -> None:
         if place in places[:number]:
             raise BadInput(f"{output} is named for two things to write: name another")
         require_directory(place)
-        if (place.parent / FILE).exists():
-            raise BadInput(f"{output} is in the directory of an index: name another place")
+        check_outside_index(output)
         if not place.exists():
             continue
         if _ARCHIVE.search(place.name) or _ARCHIVE.search(output.name):
@@ -257,3 +257,12 @@ def check_outputs(outputs: Sequence[Path], sources: Iterable[str]) -> None:
             below = source.is_dir() and place.is_relative_to(source.resolve())
             if os.path.samefile(source, place) or (below and not _OURS.search(place.name)):
                 raise BadInput(f"{output} is read as a SOURCE: name another to write to")
+        if _is_archive(place):
+            raise already_exists(output)
+
+
+def _is_archive(path: Path) -> bool:
+    """Return whether a file is an archive or a list of one by its content, whatever its name."""
+    with suppress(BadSource):  # such as JSON in zstd
+        return detect_kind(str(path))[0] in ("warc", "wacz", "cdx", "cdxj")
+    return False

@@ -14,6 +14,7 @@ from shlex import quote
 from typing import Any
 
 from dedupindex.errors import (
+    BadInput,
     Damaged,
     FormatFromFuture,
     FormatFromPast,
@@ -28,6 +29,12 @@ from dedupindex.urlkey import CANONICALISER
 FORMAT = 3  # of all stored data, crawls too; raised when an older reader would misread it
 FILE = "index.json"
 _CHECKSUM = "checksum"  # in the file: of everything else in it
+
+
+def check_outside_index(path: Path) -> None:
+    """Raise `BadInput` if a file to write would be in the directory of an index."""
+    if (path.resolve().parent / FILE).exists():
+        raise BadInput(f"{path} is in the directory of an index: name another place")
 
 
 @dataclass(frozen=True)

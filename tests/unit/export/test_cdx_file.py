@@ -334,7 +334,9 @@ def test_the_command_writes_a_file_and_reports(
     assert out.read_bytes().startswith(HEADER) and out.read_bytes().count(b"\n") == 3
     shown, _ = typed("export", "--cdx", index)
     assert shown.encode() == out.read_bytes()
-    shown, _ = typed("export", "--cdxj", "--placeless", "--bridge", index, "--json", "-o", out)
+    shown, _ = typed(
+        "export", "--cdxj", "--placeless", "--bridge", index, "--json", "-o", tmp_path / "j"
+    )
     assert json.loads(shown) == {
         "written": 4, "placeless": 1, "no_size": 3, "not_base32": 0, "not_ascii": 0,
         "full_names": 0,
@@ -361,9 +363,9 @@ def test_usage(words: list[str], message: str, make_index: MakeIndex) -> None:
 
 def test_a_failed_export_leaves_no_file(make_index: MakeIndex, tmp_path: Path) -> None:
     index, out = make_index([capture(1)], EVERYTHING), tmp_path / "x.cdx"
-    out.write_text("what was there before")
+    out.write_bytes(HEADER + b"what was there before")
     (index / "index.json").write_text("{}")
     with pytest.raises(AssertionError):
         typed("export", "--cdx", index, "-o", out)
-    assert out.read_text() == "what was there before"
+    assert out.read_bytes() == HEADER + b"what was there before"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -537,7 +537,7 @@ def test_the_command_refuses_what_has_no_effect(tmp_path: Path) -> None:
         _, talk = typed(*words, tmp_path / "nowhere" / "file", status=2)
         assert "its directory does not exist" in talk
         _, talk = typed(*words, tmp_path / "a.warc", status=4)
-        assert "archives are never overwritten" in talk
+        assert "is not overwritten" in talk
     assert not out.exists() and (tmp_path / "a.warc").read_bytes() == page(1)
 
 
