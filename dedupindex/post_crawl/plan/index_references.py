@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dedupindex.cache import Cache
 from dedupindex.capture import Covers
+from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.crawl_captures import with_prefix
 from dedupindex.crawls.store import Reading
 from dedupindex.crawls.stores import open_store
@@ -61,6 +62,7 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
         self._gap = engine.ledger_gap()
         self._reading: Reading | None = None
         self._unread: Mapping[str, int] = {}
+        self._open = list[str]()  # those of the unread crawls that have not ended
         self._outside, self._of_set = Cache[str, bool](), Cache[str, bool]()  # by name of a file
         self._closing = ExitStack()
 
@@ -70,6 +72,8 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
             self._closing.enter_context(closing(store))
             self._reading = self._closing.enter_context(store.reading())
             self._unread = unread_crawls(self._view, self._reading)
+            unread = map(self._reading.crawl, sorted(self._unread))
+            self._open = [one.name for one in unread if one.state is CrawlState.OPEN]
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,10 +86,13 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
             return f"{self._gap}. Captures of the sources that the index has are kept (indexed)"
         if not self._unread:
             return ""
+        end = ""
+        if self._open:
+            end = f"commit or cancel {names_text(self._open, _NAMED)} (POST /crawls/NAME/commit), "
         return (
             f"the revisits of {names_text(sorted(self._unread), _NAMED)} are not known: captures "
-            "of the sources that the index has are kept (indexed). To replace them as well, read "
-            "the WARCs of these crawls first: bin/index --add --crawl NAME FILE... INDEX "
+            f"of the sources that the index has are kept (indexed). To replace them as well, {end}"
+            "read the WARCs of these crawls first: bin/index --add --crawl NAME FILE... INDEX "
             f"({WITHOUT_WARCS})"
         )
 

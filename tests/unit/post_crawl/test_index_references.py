@@ -113,11 +113,17 @@ def test_captures_stay_while_the_revisits_of_a_crawl_are_unknown(
         web.post("/crawls", json={"name": "weekly"})
         answer = web.get(f"/lookup?crawl=weekly&digest={sha1(BODY).decode()}")
         assert answer.get_json()["duplicate"]
-        web.post("/crawls/weekly/commit")
     capsys.readouterr()
-    plan = plan_of(tmp_path, tmp_path / "set", index)
-    assert (plan.totals.kept, plan.totals.copies) == ({"indexed": 2}, 1)
-    assert "the revisits of weekly are not known" in capsys.readouterr().err
+    end = "commit or cancel weekly (POST /crawls/NAME/commit)"
+    for step, state in enumerate(["open", "committed"]):
+        if state == "committed":
+            with asking(index) as web:
+                web.post("/crawls/weekly/commit")
+        plan = plan_of(tmp_path, tmp_path / "set", index, f"plan-{step}")
+        assert (plan.totals.kept, plan.totals.copies) == ({"indexed": 2}, 1)
+        messages = capsys.readouterr().err
+        assert "the revisits of weekly are not known" in messages
+        assert (end in messages) is (state == "open")
     report = ("dedup", tmp_path / "set", "--index", index, "--out", tmp_path / "out", "--dry-run")
     assert "bin/index --add --crawl NAME  indexed: the index has it" in typed(*report)[0]
     original = to(b"http://a.test/0", b"2026-01-02T00:00:00Z")
