@@ -319,6 +319,8 @@ def _other_files(report: DedupReport, originals: str) -> Iterator[str]:
         )
         others = [f"{report.outside[path]:,} to {path}" for path in outside]
         yield from file_lines(others, len(others))
+        if where := report.protected_text():
+            yield f"  {printable(where)}"
 
 
 def _originals(report: DedupReport) -> str:
@@ -365,10 +367,10 @@ def _verified_line(report: DedupReport) -> str:
 def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
     """Yield the lines of a report, above those of the next commands."""
     would = "would become" if report.dry_run else "became"
-    damaged = (
-        f"; places where a record cannot be read: {report.damaged:,}" if report.damaged else ""
+    damaged = report.damaged_text()
+    yield singular(f"{report.files:,} files of {report.records:,} records") + (
+        damaged and f"; {printable(damaged)}"
     )
-    yield singular(f"{report.files:,} files of {report.records:,} records") + damaged
     yield singular(
         f"{report.captures:,} captures: {report.unique:,} {unique_text(report)}, "
         f"{report.originals:,} originals, {report.revisits:,} revisits, "

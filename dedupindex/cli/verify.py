@@ -121,6 +121,9 @@ def command(
     totals = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
     _print_totals(totals, reasons, sent, against, others, list_remarks=list_remarks)
     swapped = collection.swapped if isinstance(collection, Against) else 0
+    if isinstance(collection, Collection) and (links := collection.other_names):
+        names = "1 name" if links == 1 else f"{links:,} names"
+        say(f"{names} more of these files, as links: a file is read once")
     for hint in _hints(reasons, against, swapped, on_spark=bool(spark)):
         say(hint)
     if html is not None:  # last: the result is printed even if the page cannot be written

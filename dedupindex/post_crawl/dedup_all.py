@@ -480,6 +480,7 @@ class _DedupRun:
                 report.add_unlisted(path)
             elif path not in known:  # such as a link that leads nowhere
                 report.add_missing(path, 0, 0)
+                report.uncounted += 1
 
     def _copy_unreadable(self, file: SourceFile, job: RewriteJob) -> bool:
         """Copy a file that cannot be read as an archive; returns whether its copy exists."""

@@ -146,6 +146,8 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     saving = [host for host in report.hosts if host.saves]
     if saving:
         yield from hosts_table(dry_run=dry).html_lines(host.as_row() for host in saving)
+    if saving and (shared := report.hosts_text()):
+        yield html_page.note(shared)
     if others := hosts_without_revisits(report.hosts):
         made = "would have" if dry else "has" if others == 1 else "have"
         yield html_page.note(singular(f"{others:,} hosts") + f" that {made} no revisit: not shown.")
@@ -164,6 +166,11 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
         yield f"<p>{EARLIER[0].upper()}{EARLIER[1:]}: {earlier}.</p>\n"
     for text in filter(None, (report.referring_text(), report.zstd_text())):
         yield html_page.note(f"{text[0].upper()}{text[1:]}.")
+    if outside := +report.outside:
+        files = singular(f"in {len(outside):,} files to be kept")
+        refer = singular(f"{outside.total():,} revisits of originals outside, {files}")
+        where = report.protected_text()
+        yield html_page.note(f"{refer}{where and '; '}{where}.")
     if hint := report.gain_text():
         yield html_page.note(f"{hint[0].upper()}{hint[1:]}.")
     if report.revisits_before:

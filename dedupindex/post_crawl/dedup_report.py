@@ -12,8 +12,10 @@ import orjson
 
 from dedupindex.capture import Problem
 from dedupindex.errors import as_called
+from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.reasons import in_words
+from dedupindex.post_crawl.rewrite.protection import protecting_directory
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile, earlier_results_text
 from dedupindex.post_crawl.rewrite.rewrite_outcome import (
     RewriteOutcome,
@@ -24,10 +26,12 @@ from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.verify_results import Proof
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
 from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, exact_percent
-from dedupindex.runtime.tables import amount, json_bytes, singular
+from dedupindex.runtime.tables import amount, json_bytes, names_text, singular
 from dedupindex.sources.warc_files import Sources
 
 NO_ARCHIVE = "it cannot be read as WARC or ARC"
+_PLACES = 5  # directories that are named
+_DAMAGED = 20  # files with damage that are named with their number of places
 _EQUAL = 1000  # files that are copies of others and are named
 _HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?(\[[^\]/?#]*\]|[^/?#:]+)"
 _HOST_OF_URL = f"""coalesce(
@@ -82,6 +86,7 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     "status-differs": "--any-status",
     "type-differs": "without --same-type",
     "indexed": "bin/index --add --crawl NAME",
+    "protected-original": "undo the run that refers to it (docs/post-crawl.md#protected-originals)",
     FILE_LEFT: "remove the cause, which is named with the file, and repeat",
 }
 REASONS = "docs/post-crawl.md#manifest, #resolve and #rewrite say more about each reason"
@@ -198,6 +203,7 @@ class DedupReport:
     skipped_files: list[str] = field(default_factory=list)  # the first of them
     records: int = 0  # of all types
     damaged: int = 0  # places in which no record could be read
+    damaged_in: Counter[str] = field(default_factory=Counter)  # the same, by name of the file
     captures: int = 0  # responses among them
     unique: int = 0  # captures without an equal
     originals: int = 0
@@ -224,10 +230,12 @@ class DedupReport:
     absent: list[MissingFile] = field(default_factory=list)
     # Results that existed and refer to files that were left alone, by the paths of their sources.
     referring: dict[str, str] = field(default_factory=dict)
+    uncounted: int = 0  # of `absent`, what is not among `files`: it cannot be opened
     unlisted: set[str] = field(default_factory=set)  # what was not copied and has no known size
     comparable: list[tuple[str, str]] = field(default_factory=list)  # see `results_of_each`
     moved: list[tuple[str, str]] = field(default_factory=list)  # root and name, if not in place
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
+    protects: bool = True  # whether runs on these files are told, not those on objects in place
     unread_originals: int = 0  # captures that stay, as files of the index are gone or changed
     originals_in_zstd: int = 0  # revisits in other files of originals in files named .zst
     proof: Proof = field(default_factory=Proof)
@@ -273,6 +281,8 @@ class DedupReport:
             self.captures += entry.lines
             self.records += entry.readable
             self.damaged += entry.damaged
+            if entry.damaged:
+                self.damaged_in[file.name] += entry.damaged
             self.revisits_before += entry.records.get("revisit", 0)
             for path, offset, message in entry.located_problems():
                 self.leave(path, message, offset)
@@ -286,6 +296,7 @@ class DedupReport:
         self.removable += outcome.removed if self.in_place else 0
         self.refused.update(outcome.refused)
         self.outside.update(outcome.outside)
+        self.protects = self.protects and not (self.in_place and is_remote(outcome.path))
         self.originals_in_zstd += outcome.originals_in_zstd
         if outcome.state == "left_alone":
             self.leave(outcome.path, outcome.problem)
@@ -314,13 +325,45 @@ class DedupReport:
                 "1 directory" if len(self.unlisted) == 1 else f"{len(self.unlisted):,} directories"
             )
             found.append(f"{many} of unknown size, which cannot be listed")
+        if uncounted := self.uncounted:
+            found[-1] += (
+                f" ({uncounted:,} of these cannot be opened, as a link that leads nowhere, and "
+                f"{'is' if uncounted == 1 else 'are'} not among the {self.files:,} files)"
+            )
         return singular(", ".join(found))
+
+    def damaged_text(self) -> str:
+        """Say in how many places of which files no record can be read; empty if there are none."""
+        if not self.damaged:
+            return ""
+        places = [f"{count:,} in {name}" for name, count in self.damaged_in.most_common()]
+        return (
+            f"places where a record cannot be read: {self.damaged:,} "
+            f"({names_text(places, _DAMAGED)})"
+        )
 
     def add_missing(self, file: str, size: int, there: int) -> None:
         """Add a file that was not copied: its bytes count neither before nor after."""
         self.absent.append(MissingFile(file, size, there))
         self.bytes_before -= size
         self.bytes_after -= size
+
+    @property
+    def protected_in(self) -> list[str]:
+        """The directories in which the run protects originals outside."""
+        if not self.protects:
+            return []
+        return sorted(set(filter(None, map(protecting_directory, +self.outside))))
+
+    def protected_text(self) -> str:
+        """Say where originals outside are protected from later runs; empty if none are."""
+        if not (places := self.protected_in):
+            return ""
+        are = "would be" if self.dry_run else "are"
+        return (
+            f"these originals {are} protected from later runs there, by entries in "
+            f"{names_text(places, _PLACES)}"
+        )
 
     def count_left(self) -> None:
         """Add the captures in files that were left alone to the refused ones."""
@@ -398,6 +441,17 @@ class DedupReport:
             f"{_than_before(self.bytes_on_disk - self.bytes_after)}"
         )
 
+    def hosts_text(self) -> str:
+        """Say why the hosts do not add up to what is saved on disk; empty if they do."""
+        if not self.linked_bytes:
+            return ""
+        return (
+            f"The hosts add up to {amount(self.bytes_saved)}: with {amount(self.linked_bytes)} of "
+            "links, which took no room before. On disk the files "
+            f"{'would take' if self.dry_run else 'take'} "
+            f"{_than_before(self.bytes_on_disk - self.bytes_after)}."
+        )
+
     def copies_text(self) -> str:
         """Say what copies of whole files mean for a run; empty if there are none."""
         if not self.file_copies:
@@ -440,6 +494,7 @@ class DedupReport:
         )  # fmt: skip
         return {
             **{name: getattr(self, name) for name in numbers},
+            "damaged_in": dict(sorted(self.damaged_in.items())),
             "skipped_files": self.skipped_files,
             "file_copies": self.file_copies,
             "file_copies_bytes": self.file_copies_bytes,
@@ -457,6 +512,7 @@ class DedupReport:
             "not_listed": sorted(self.unlisted),
             "refer_to_left_alone": sorted(self.referring.values()),
             "outside": dict(sorted((+self.outside).items())),
+            "protected_in": self.protected_in,
             "unread_originals": self.unread_originals,
             "originals_in_zstd": self.originals_in_zstd,
             "verified": {

@@ -250,8 +250,10 @@ class Collection:
         seen = set[object]()
         self._unreadable: list[Finding] = []  # directories
         on_error = unreadable_to(self._unreadable)
-        self._own = list(_archives(paths, seen, on_error))
-        self._others = list(_archives(originals, seen, on_error))
+        again = list[Place]()
+        self._own = list(_archives(paths, seen, on_error, again))
+        self.other_names = len(again)  # of files that are read under another one
+        self._others = list(_archives(originals, seen, on_error, again))
         self.files = len(self._own)
         self.records = 0
         self.revisits = 0
@@ -287,8 +289,13 @@ class Collection:
         self._on_progress(ProgressUpdate("reading", done, total, self.records))
 
 
-def _archives(paths: Iterable[Place], seen: set[object], on_error: OnError) -> Iterator[Place]:
-    """The archives at or below `paths`; of a file with several names, one. Updates `seen`."""
+def _archives(
+    paths: Iterable[Place], seen: set[object], on_error: OnError, again: list[Place]
+) -> Iterator[Place]:
+    """The archives at or below `paths`; of a file with several names, one.
+
+    Updates `seen`, and adds the other names to `again`.
+    """
     for path in paths:
         check_exists(path)
         for found in archives_below(path, on_error):
@@ -296,9 +303,11 @@ def _archives(paths: Iterable[Place], seen: set[object], on_error: OnError) -> I
             if isinstance(found, Path):
                 status = found.stat()
                 key = status.st_dev, status.st_ino
-            if key not in seen:
-                seen.add(key)
-                yield found
+            if key in seen:
+                again.append(found)
+                continue
+            seen.add(key)
+            yield found
 
 
 def check_exists(path: Place) -> None:

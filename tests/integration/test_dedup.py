@@ -507,6 +507,8 @@ def test_originals_that_an_index_names(tmp_path: Path, dedup: Dedup) -> None:
     assert (done["revisits"], done["originals"]) == (3, 0)
     assert done["verified"] == {"files": 1, "findings": {}}
     assert done["outside"] == {str(tmp_path / "old" / "x.warc.gz"): 3}
+    assert done["protected_in"] == [f"{tmp_path}/old/.rewrite/"]
+    assert list((tmp_path / "old" / ".rewrite").glob("*.pins"))
     check(done)
     argv = ["verify", "--against", str(tmp_path / "set"), str(tmp_path / "out"), "--originals"]
     assert main([*argv, str(tmp_path / "old")]) == 0
@@ -523,7 +525,8 @@ def test_each_directory_of_originals_is_named(
     index = tmp_path / "index"
     assert main(["index", *map(str, folders), str(index), "-w", "-m", ".*"]) == 0
     write(tmp_path / "set" / "y.warc.gz", 3, bodies)
-    words = ["dedup", tmp_path / "set", "--out", tmp_path / "out", "--index", index]
+    html = tmp_path / "page.html"
+    words = ["dedup", tmp_path / "set", "--out", tmp_path / "out", "--index", index, "--html", html]
     capsys.readouterr()
     assert main([str(word) for word in words]) == 0
     originals = f"--originals '{folders[0]}' --originals {folders[1]}"
@@ -531,6 +534,9 @@ def test_each_directory_of_originals_is_named(
     assert shown.count("bin/verify") == 1
     (command,) = re.findall(r"^verify: .*bin/verify (.*)$", shown, re.MULTILINE)
     assert command.endswith(originals)
+    places = ", ".join(f"{folder}/.rewrite/" for folder in folders)
+    protected = f"these originals are protected from later runs there, by entries in {places}"
+    assert f"\n  {protected}\n" in shown and f"; {protected}." in html.read_text()
     assert main(["verify", *shlex.split(command)]) == 0
 
 

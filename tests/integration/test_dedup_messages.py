@@ -70,12 +70,26 @@ def test_a_report_compares_results_of_links_with_what_was_on_disk(
     more = found["bytes_after"] - size
     assert more > 0 and found["bytes_saved_net"] == -more - found["journal_bytes_added"]
     assert found["bytes_saved"] == 3 * size - found["bytes_after"]
-    takes = f"the results {'would take' if dry else 'take'} {amount(more)} more than before"
     html = page.read_text()
+    takes = f"the results {'would take' if dry else 'take'} {amount(more)} more than before"
     assert takes in html and " larger: " in html and " smaller: " not in html
     assert f"-{amount(more)}" in html and f"{amount(size)} on disk before, " in html
     shutil.rmtree(tmp_path / "out", ignore_errors=True)
     assert f"On disk all took {amount(size)} before; {takes}\n" in typed(*words, *options)[0]
+
+
+def test_a_page_says_why_its_hosts_save_more_than_all(archive: Path, tmp_path: Path) -> None:
+    (archive / "hard.warc.gz").hardlink_to(archive / "crawl3.warc.gz")
+    page = tmp_path / "page.html"
+    words = ("dedup", archive, "--out", tmp_path / "out", "--html", page, "--json")
+    found = json.loads(typed(*words)[0])
+    total, linked = sum(host["bytes_saved"] for host in found["hosts"]), found["linked_bytes"]
+    assert total == found["bytes_saved"] > 0 < linked
+    said = f"The hosts add up to {amount(total)}: with {amount(linked)} of links, which took no"
+    assert said in page.read_text()
+    (archive / "hard.warc.gz").unlink()
+    typed("dedup", archive, "--out", tmp_path / "other", "--html", page)
+    assert "The hosts add up" not in page.read_text()
 
 
 def test_a_page_of_a_run_that_found_nothing_new_says_so(archive: Path, tmp_path: Path) -> None:
@@ -543,7 +557,24 @@ def test_a_report_says_what_it_counts_as_damaged(archive: Path, tmp_path: Path) 
     path.write_bytes(data)
     out, said = typed("dedup", archive, "--out", tmp_path / "out", status=7)
     assert said.count(f"warning: {path} at ") == 2
-    assert out.startswith("2 files of 5 records; places where a record cannot be read: 1\n")
+    where = "places where a record cannot be read: 1 (1 in crawl2.warc.gz)"
+    assert out.startswith(f"2 files of 5 records; {where}\n")
+    found = json.loads(typed("dedup", archive, "--out", tmp_path / "out", "--json", status=7)[0])
+    assert (found["damaged"], found["damaged_in"]) == (1, {"crawl2.warc.gz": 1})
+
+
+def test_reports_say_what_is_not_among_the_files(archive: Path, tmp_path: Path) -> None:
+    (archive / "gone.warc.gz").symlink_to("nothing")
+    (archive / "open.warc.gz.open").write_bytes((archive / "crawl2.warc.gz").read_bytes())
+    out, _ = typed("dedup", archive, "--out", tmp_path / "out", status=7)
+    assert out.startswith("3 files of ") and "NOT COPIED, so keep the source: 2 files, " in out
+    link = "1 of these cannot be opened, as a link that leads nowhere, and is not among the 3 files"
+    assert f" ({link})\n" in out
+    (archive / "gone.warc.gz").unlink()
+    assert "read once" not in typed("verify", archive)[1]
+    (archive / "linked.warc.gz").hardlink_to(archive / "crawl2.warc.gz")
+    said = typed("verify", archive)[1]
+    assert "\n1 name more of these files, as links: a file is read once\n" in said
 
 
 def test_hints_work_in_the_directory_where_the_command_was_called(

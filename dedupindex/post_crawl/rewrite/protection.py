@@ -82,6 +82,18 @@ def protection_path(directory: Path, name: str) -> Path:
     return directory / DIRECTORY / f"{file_key(name)}.pins"
 
 
+def protecting_directory(path: str) -> str:
+    """Return where a run protects an original in this file, which is not of its set, with a "/".
+
+    Empty if it does not, as for a file in a store or on a read-only disk.
+    """
+    if is_remote(path):
+        return ""
+    place = _real_path(Path(os.path.dirname(path)), os.path.basename(path)).parent
+    writable = os.access(place if place.exists() else place.parent, os.W_OK)
+    return f"{place}/" if writable else ""
+
+
 def _real_path(directory: Path, name: str) -> Path:
     """Return where the entries of a file are: beside it if a symbolic link leads to it."""
     if _is_below(directory, name):
