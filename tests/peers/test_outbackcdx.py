@@ -155,6 +155,7 @@ def test_originals_without_a_place_are_loaded_as_cdxj(tmp_path: Path) -> None:
     words = ["export", tmp_path / "index", "-o", tmp_path / "rows"]
     typed(*words, "--cdx")
     assert (tmp_path / "rows").read_text() == HEADER
+    (tmp_path / "rows").unlink()  # an export of another form is not overwritten
     typed(*words, "--cdxj", "--placeless")
     with outback(tmp_path) as collection:
         post(collection, (tmp_path / "rows").read_bytes())
