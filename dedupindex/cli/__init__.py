@@ -148,7 +148,7 @@ def group() -> None:
     """One deduplication index for every crawler of a web archive."""
 
 
-class _OutputFile(FileIO):
+class _StandardOutput(FileIO):
     """Standard output, which names itself in the `OSError` of a write."""
 
     def write(self, data: Buffer) -> int | None:  # type: ignore[override]
@@ -176,7 +176,7 @@ def _open_standard_streams() -> None:
             setattr(sys, name, stream)
     given = sys.stdout
     if isinstance(given, TextIOWrapper):
-        file = BufferedWriter(_OutputFile(given.fileno(), "w", closefd=False))
+        file = BufferedWriter(_StandardOutput(given.fileno(), "w", closefd=False))
         kept = {name: getattr(given, name) for name in ("encoding", "errors", "line_buffering")}
         sys.stdout = TextIOWrapper(file, **kept, write_through=given.write_through)
 
