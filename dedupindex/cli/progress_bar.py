@@ -22,7 +22,8 @@ PLAIN_EVERY = 10.0  # seconds
 _BAR_AFTER = 1.0  # seconds; most commands have ended then
 _BAR_EVERY = 0.1
 _BEAT = 0.5
-_MINIMUM_SHARE = 0.02  # of a phase; before that the remaining time is not estimated
+_MINIMUM_SHARE, _MINIMUM_TIME = 0.05, 5.0  # of a phase, and seconds: before both have passed
+# the remaining time is not estimated, as the first files tell little
 _LENGTH, _SHORTEST = 24, 8  # columns of a bar; a shorter one is left out
 _ERASE = "\r\x1b[K"
 
@@ -180,5 +181,7 @@ def _facts(seen: ProgressUpdate, seconds: float) -> list[str]:
 
 def _remaining(share: float, spent: float, since: float = 0) -> str:
     """Return the estimated time left, "" if it cannot be estimated or is nothing."""
-    left = spent / share * (1 - share) - since if share > _MINIMUM_SHARE else 0
+    if share < _MINIMUM_SHARE or spent + since < _MINIMUM_TIME:
+        return ""
+    left = spent / share * (1 - share) - since
     return duration(left) if left >= 1 else ""

@@ -92,7 +92,7 @@ def resolve(
             containers = {one.number: one for one in (*inputs.containers, *inputs.outside)}
             PayloadComparison(reader, containers, on_progress).run(database, options.compare)
         clock.seconds["fetching"] = reader.fetching
-        with clock("writing"):
+        with clock("writing", "writing the plan"):  # no archive is written
             criteria = rule.criteria._asdict()
             common = {"later": rule.later, "criteria": criteria}
             made_of = inputs.made_of(**common, index=options.index is not None)
@@ -153,8 +153,8 @@ class Clock:
         self._on_progress = on_progress
 
     @contextmanager
-    def __call__(self, step: str) -> Iterator[None]:
-        self._on_progress(ProgressUpdate(step))
+    def __call__(self, step: str, shown: str = "") -> Iterator[None]:
+        self._on_progress(ProgressUpdate(shown or step))
         begin = time.monotonic()
         yield
         self.seconds[step] = time.monotonic() - begin

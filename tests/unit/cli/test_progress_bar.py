@@ -129,6 +129,9 @@ def test_a_bar_counts_down_and_shows_no_rate_of_a_second() -> None:
     assert "/s" not in progress_bar.bar_line(SEEN, 1, 0, 120)
     assert " 20 s left" in progress_bar.bar_line(SEEN, 20, 10, 120)
     assert " left" not in progress_bar.bar_line(SEEN, 20, 40, 120)
+    assert " left" not in progress_bar.bar_line(SEEN, 4.9, 0, 120)
+    assert " left" not in progress_bar.bar_line(ProgressUpdate("x", part=0.04), 60, 0, 120)
+    assert " 19 min left" in progress_bar.bar_line(ProgressUpdate("x", part=0.05), 60, 0, 120)
     unknown = ProgressUpdate("asking the index", records=7000)
     assert progress_bar.bar_line(unknown, 10, 2, 120) == (
         "asking the index: 12 s, 7,000 records, 700 records/s"
