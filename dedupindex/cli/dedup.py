@@ -33,6 +33,7 @@ from dedupindex.cli.options import (
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import (
     INDEX_PAGE,
+    absolute,
     check_outputs,
     index_steps,
     names_below,
@@ -77,6 +78,7 @@ bin/rewrite ~/warcs.dedup/plan --undo              # restores the files bit for 
 bin/rewrite ~/warcs.dedup/plan --commit            # discards the removed records
 """
 _NOT_READ = f"repeat this with --update-index: the index has not read the results ({INDEX_PAGE})"
+_NO_PAGE = "keep this report: a repetition counts what is left to do (only --html makes a page)"
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
 _VERIFY = "verify: "
@@ -156,6 +158,8 @@ def command(
         sent = sent_requests(requests)
     commands = _next(report, out, chosen.spark)
     steps = _index_steps(report, sources, out, chosen)
+    if in_place and report.revisits and not dry_run and html is None:
+        steps.append(_NO_PAGE)
     _print_report(report, options["index"], sent, commands, steps)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
@@ -196,7 +200,7 @@ def _index_steps(
     if options.index:
         return [_NOT_READ]
     if out is None:
-        return [f"{reread_step(shlex.join(sources))} ({INDEX_PAGE})"]
+        return [f"{reread_step(shlex.join(map(absolute, sources)))} ({INDEX_PAGE})"]
     return index_steps(str(out), report.moved, options.spark)
 
 

@@ -74,6 +74,11 @@ def index_steps(out: str, files: Iterable[tuple[str, str]], spark: str = "") -> 
     return [index_step(results, [place], spark) for place, results in by_place.items()]
 
 
+def absolute(place: str) -> str:
+    """Return a path or glob from the root on, so that a command with it works anywhere."""
+    return place if is_remote(place) else os.path.abspath(place)
+
+
 def reread_step(files: str) -> str:
     """Return what an index needs whose files were replaced in place, or restored."""
     command = with_dictionaries(f"bin/index --replace {files} INDEX")
@@ -84,7 +89,7 @@ def index_step(results: Sequence[str], places: Sequence[str], spark: str = "") -
     """Return what an index needs that has files below `places`, which are elsewhere now."""
     of = " ".join(f"--instead-of {shlex.quote(redacted(place))}" for place in places)
     more = f" --spark {shlex.quote(spark)}" if spark else ""
-    named = " ".join(shlex.quote(redacted(result)) for result in results)
+    named = " ".join(shlex.quote(redacted(result)) for result in map(absolute, results))
     return printable(
         "an index that has these files goes on answering with captures in "
         f"{' '.join(map(redacted, places))}: before you delete anything there, "

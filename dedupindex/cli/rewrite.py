@@ -196,7 +196,25 @@ def _places(plan: Plan, host: str, options: dict[str, Any], *, to_directory: boo
 
 def _undo_or_commit(plan: Path, tops: list[Path], own: Containers, jobs: int, *, undo: bool) -> int:
     _check_present(tops, "bin/undedup NEWDIR --in-place" if undo else "--root OLD=NEWDIR")
-    return undo_all(tops, lambda: _rewritten(own), jobs) if undo else _commit(plan, tops, own)
+    if not undo:
+        return _commit(plan, tops, own)
+    before = sum(map(_restored_before, own.values()))
+    status = undo_all(tops, lambda: _rewritten(own), jobs)
+    if before and not wants_json():
+        files = "1 file was" if before == 1 else f"{before:,} files were"
+        say(f"{files} restored before (same size, another file), as by an undo that was killed")
+    return status
+
+
+def _restored_before(one: ManifestContainer) -> bool:
+    """Return whether another file of the same size is in its place, and nothing undoes that."""
+    journal = Journal(Path(one.root), one.name)
+    if journal.exists() or journal.committed():
+        return False
+    with suppress(OSError):
+        now = os.stat(one.path)
+        return now.st_size == one.size and now.st_ino != one.inode
+    return False
 
 
 def _check_present(tops: list[Path], advice: str) -> None:

@@ -406,7 +406,8 @@ def _write(
     for path in targets:
         if os.path.lexists(path):
             raise BadInput(f"{path} exists already")
-    check_free_space(next(iter(targets)).parent, needed)
+    target = next(iter(targets)).parent
+    check_free_space(target, needed, "select less (--url, --host, --from, --to)")
     for path in targets:
         path.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_parts(targets)  # remove what interrupted runs left

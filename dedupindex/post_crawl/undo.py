@@ -174,7 +174,9 @@ def check_space_for(tasks: Sequence[Undo], processes: int) -> None:
         sizes = needed.setdefault(task.out or task.directory, ([], []))
         sizes[passing].append(_restored_size(task))
     for place, (for_good, until_then) in needed.items():
-        check_free_space(place, sum(for_good) + sum(sorted(until_then)[-processes:]))
+        in_place = all(task.out is None for task in tasks)
+        otherwise = "give --jobs 1, which needs less" if in_place else "an --out on another disk"
+        check_free_space(place, sum(for_good) + sum(sorted(until_then)[-processes:]), otherwise)
 
 
 def _restored_size(task: Undo) -> int:

@@ -128,7 +128,8 @@ def check_finished(plan: Path, roots: Iterable[Path]) -> None:
             raise SettingsConflict(
                 f"a run in place was interrupted ({top}) and needs the removed records; nothing "
                 f"was changed: finish it first with bin/dedup {printable(shlex.join(words))} and "
-                "the options that it started with, or restore the files with --undo"
+                "the options that it started with, or restore the files with bin/rewrite "
+                f"{printable(shlex.quote(str(top / 'plan')))} --undo"
             )
 
 

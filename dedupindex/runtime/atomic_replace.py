@@ -424,11 +424,10 @@ def free_space(path: Path) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def check_free_space(path: Path, needed: int) -> None:
-    """Raise `DedupError` unless `needed` bytes fit on the disk."""
+def check_free_space(path: Path, needed: int, otherwise: str) -> None:
+    """Raise `DedupError` unless `needed` bytes fit; `otherwise` is what helps but making room."""
     if lack := lack_of_space(path, needed):
-        fewer = "do fewer files at a time (name fewer; in place --jobs 1 helps, too)"
-        raise DedupError(f"{lack}; no archive was written: make room, or {fewer}")
+        raise DedupError(f"{lack}; no archive was written: make room, or {otherwise}")
 
 
 def lack_of_space(path: Path, needed: int) -> str:

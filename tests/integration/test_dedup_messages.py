@@ -589,7 +589,7 @@ def test_hints_work_in_the_directory_where_the_command_was_called(
     scripts = shlex.quote(str(ROOT / "bin"))
     undo = next(line for line in out.splitlines() if line.startswith("undo: "))
     assert undo.startswith(f"undo: {scripts}/rewrite '{tmp_path}/my old.dedup/plan' --undo")
-    renew = f"{scripts}/index --replace 'my old' INDEX"
+    renew = f"{scripts}/index --replace '{tmp_path}/my old' INDEX"
     assert f"{renew} ({ROOT}/docs/post-crawl.md#" in out and " bin/" not in out
     assert "files read: 2, " in typed(*shlex.split(renew.removeprefix(f"{scripts}/")))[0]
     typed(*shlex.split(undo.removeprefix(f"undo: {scripts}/")))

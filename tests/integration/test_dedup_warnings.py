@@ -15,6 +15,7 @@ import pytest
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.post_crawl.undo import Undo, restore
 from tests.support.commands import ended, typed
 from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import two_crawls, write
@@ -171,12 +172,32 @@ def test_a_page_of_a_run_in_place_says_first_what_is_on_disk(archive: Path, tmp_
 
 
 def test_the_next_step_is_one_short_line(archive: Path) -> None:
-    out, _ = typed("dedup", archive, "--in-place")
+    out, _ = typed("dedup", archive, "--in-place", "--html", archive.with_name("page.html"))
     page = "docs/post-crawl.md#originals-outside-of-the-sources"
     line = f"next: an index that has these files is outdated: bin/index --replace {archive} INDEX"
     assert out.splitlines()[-1].endswith(f"{page})")
     assert line.partition(": bin")[0] in out.splitlines()[-1]
     assert len(out.splitlines()[-1].replace(str(archive), "")) < 200
+
+
+def test_an_undo_says_what_an_earlier_one_has_restored(archive: Path) -> None:
+    """As one that was killed."""
+    for number in (4, 5):
+        write(archive / f"crawl{number}.warc.gz", number, BODIES)
+    typed("dedup", archive, "--in-place")
+    undo = ("rewrite", archive.with_name("archive.dedup") / "plan", "--undo")
+    assert restore(Undo(archive, "crawl4.warc.gz", None)).state == "exact"
+    said = "1 file was restored before (same size, another file), as by an undo that was killed"
+    assert said in typed(*undo)[1].splitlines()
+    typed("dedup", archive, "--in-place")
+    assert "restored before" not in typed(*undo)[1]
+
+
+def test_a_run_in_place_without_a_page_says_that_it_is_the_last_report(archive: Path) -> None:
+    words = ("dedup", archive, "--in-place")
+    assert "keep this report" not in typed(*words, "--dry-run")[0]
+    assert typed(*words)[0].splitlines()[-1].startswith("next: keep this report: ")
+    assert "keep this report" not in typed(*words)[0]  # it made no revisit
 
 
 def test_records_that_are_rebuilt_and_not_proven_are_not_called_a_part(

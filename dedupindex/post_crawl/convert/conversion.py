@@ -175,7 +175,9 @@ def convert_all(
     begin. Raises `BadSource` if it is a store that ignores conditions.
     """
     sizes = [task.size for task in tasks if store or not task.target.is_file()]
-    check_free_space(out, 3 * sum(sizes[:processes]) if store else sum(sizes))
+    needed = 3 * sum(sizes[:processes]) if store else sum(sizes)
+    fewer = "name fewer files in each of several runs, or an --out on another disk"
+    check_free_space(out, needed, "give --jobs 1, which needs less" if store else fewer)
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
         if store and tasks:

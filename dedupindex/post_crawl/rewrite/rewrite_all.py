@@ -427,8 +427,11 @@ def needed_space(job: RewriteJob, processes: int) -> dict[Path, int]:
 
 def _check_places(job: RewriteJob, processes: int) -> None:
     """Raise `DedupError` if there is no room for a run, or a directory cannot be written to."""
+    fewer = "name fewer SOURCEs in each of several runs, "
+    in_parts = job.out is None or job.store  # then space is needed for some files at a time
+    fewer += "or give --jobs 1, which needs less" if in_parts else "or an --out on another disk"
     for place, needed in needed_space(job, processes).items():
-        check_free_space(place, needed)
+        check_free_space(place, needed, fewer)
     if closed := not_writable(job):
         raise DedupError(f"{closed}; no archive was written")
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.errors import SettingsConflict
 from dedupindex.post_crawl.rewrite.journal import Journal
+from dedupindex.post_crawl.work_directory import check_finished, working
 from dedupindex.warc.random_access import ExactRecord
 from tests.support.paths import ROOT
 from tests.support.rewriting import FakePlan, content, records_of, small_set
@@ -211,6 +213,38 @@ def test_undo_checks_the_free_space_before_it_writes(
             assert content(source) == before
             monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _: 1 << 40)
             assert run("rewrite", "plan", "--in-place")[0] == 0
+
+
+def test_a_full_disk_has_the_remedy_of_the_command(
+    source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Undoing cannot be told to do fewer files; --jobs helps only where files are replaced."""
+    assert run("rewrite", "plan", "--in-place")[0] == 0
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _: 1)
+    out = ("--out", tmp_path / "x")
+    for words, remedy in (
+        (("undedup", source, *out), "an --out on another disk"),
+        (("undedup", source, "--in-place"), "give --jobs 1, which needs less"),
+        (
+            ("convert", "--to", "zstd", source, *out),
+            "name fewer files in each of several runs, or ",
+        ),
+        (("dedup", source, *out), "name fewer SOURCEs in each of several runs, or an --out on "),
+    ):
+        capsys.readouterr()
+        assert main([*map(str, words)]) == 3
+        assert f"no archive was written: make room, or {remedy}" in capsys.readouterr().err
+
+
+def test_a_run_that_was_interrupted_can_be_undone_by_the_command_that_is_named(
+    tmp_path: Path,
+) -> None:
+    with working(tmp_path / "my work", [str(tmp_path)]) as work:
+        work.begin({}, [])
+    named = re.escape(f"or restore the files with bin/rewrite '{work.plan}' --undo")
+    with pytest.raises(SettingsConflict, match=named):
+        check_finished(work.plan, [])
 
 
 def test_totals_are_those_of_the_plan_and_of_the_files_that_are_there(
