@@ -120,11 +120,7 @@ def command(
     others = collection.not_compared if isinstance(collection, Against) else []
     totals = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
     _print_totals(totals, reasons, sent, against, others, list_remarks=list_remarks)
-    swapped = collection.swapped if isinstance(collection, Against) else 0
-    if isinstance(collection, Collection) and (links := collection.other_names):
-        names = "1 name" if links == 1 else f"{links:,} names"
-        say(f"{names} more of these files, as links: a file is read once")
-    for hint in _hints(reasons, against, swapped, on_spark=bool(spark)):
+    for hint in _hints(reasons, against, collection, on_spark=bool(spark)):
         say(hint)
     if html is not None:  # last: the result is printed even if the page cannot be written
         page = verify_page.lines(places, collection.totals(), reasons, first, against, others)
@@ -133,13 +129,16 @@ def command(
 
 
 def _hints(
-    reasons: Counter[str], against: Place | None, swapped: int, *, on_spark: bool
+    reasons: Counter[str], against: Place | None, read: Against | Collection, *, on_spark: bool
 ) -> Iterator[str]:
-    """Yield what may be meant, by the findings, and the number of revisits `Against.swapped`."""
+    """Yield what may be meant, by the findings and by what was read."""
+    if isinstance(read, Collection) and (links := read.other_names):
+        names = "1 name" if links == 1 else f"{links:,} names"
+        yield f"{names} more of these files, as links: a file is read once"
     if {reason for reason in reasons if REASONS[reason] != REMARK} == {RECOMPRESSED}:
         yield "only the compressed bytes of records differ; --records compares the records"
-    if swapped:
-        yield singular(f"{swapped:,} revisits of {against} ") + (
+    if isinstance(read, Against) and read.swapped:
+        yield singular(f"{read.swapped:,} revisits of {against} ") + (
             "are whole records in PLACE: name the source with --against, and the result as PLACE"
         )
     if on_spark and reasons["unreadable"]:
