@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from io import BytesIO
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from types import CodeType, FrameType, MappingProxyType
 from typing import Any
@@ -35,6 +35,7 @@ from tests.benchmarks.measure import ROOT, Failed
 from tests.benchmarks.suite import Bench, Line
 from tests.benchmarks.writing import reports
 
+LEAST = 0.05  # seconds of processor time: some systems count it by their clock's ticks
 INTERVAL = 0.001  # seconds of processor time between two samples
 COUNTED = 200  # requests whose bytecodes are counted, which takes a hundred times as long
 SHOWN = 6  # modules of a profile
@@ -80,11 +81,16 @@ def _profiled(bench: Bench, name: str, each: int, passes: Passes, answer: Answer
     with _sampled(found):  # apart, as a signal each millisecond takes a little time
         _run(answer, requests)
     spent = []
-    for number in range(bench.runs):
-        requests = list(passes(3 + number))
-        began = time.process_time()
-        _run(answer, requests)
-        spent.append((time.process_time() - began) / len(requests) / each * 1e6)
+    numbers = count(3)
+    for _ in range(bench.runs):
+        took, answered = 0.0, 0
+        while took < LEAST:
+            requests = list(passes(next(numbers)))
+            began = time.process_time()
+            _run(answer, requests)
+            took += time.process_time() - began
+            answered += len(requests)
+        spent.append(took / answered / each * 1e6)
     total = found.total() or 1
     shares = ", ".join(f"{module} {n / total:.0%}" for module, n in found.most_common(SHOWN))
     note = (
@@ -112,7 +118,7 @@ def _executed(answer: Answering, requests: Iterable[Request]) -> tuple[int, int,
         codes += event == "opcode"
         return trace
 
-    def count(_: FrameType, event: str, __: object) -> None:
+    def note_call(_: FrameType, event: str, __: object) -> None:
         nonlocal calls
         calls += event == "c_call"
 
@@ -123,7 +129,7 @@ def _executed(answer: Answering, requests: Iterable[Request]) -> tuple[int, int,
             answer(request)
         finally:
             sys.settrace(None)
-        sys.setprofile(count)
+        sys.setprofile(note_call)
         try:
             answer(request)
         finally:
