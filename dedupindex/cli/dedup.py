@@ -78,7 +78,6 @@ bin/rewrite ~/warcs.dedup/plan --undo              # restores the files bit for 
 bin/rewrite ~/warcs.dedup/plan --commit            # discards the removed records
 """
 _NOT_READ = f"repeat this with --update-index: the index has not read the results ({INDEX_PAGE})"
-_NO_PAGE = "keep this report: a repetition counts what is left to do (only --html makes a page)"
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
 _VERIFY = "verify: "
@@ -157,7 +156,7 @@ def command(
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
     commands = _next(report, out, chosen.spark)
-    steps = _index_steps(report, sources, out, chosen) + _reminder(report, html)
+    steps = _index_steps(report, sources, out, chosen)
     _print_report(report, options["index"], sent, commands, steps)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
@@ -200,12 +199,6 @@ def _index_steps(
     if out is None:
         return [f"{reread_step(shlex.join(map(absolute, sources)))} ({INDEX_PAGE})"]
     return index_steps(str(out), report.moved, options.spark)
-
-
-def _reminder(report: DedupReport, html: Path | None) -> list[str]:
-    """Return what to say if no repetition can make a page of this run."""
-    final = report.in_place and report.revisits and not report.dry_run
-    return [_NO_PAGE] if final and html is None else []
 
 
 def _check(out: Path | str | None, in_place: bool, dry_run: bool, options: dict[str, Any]) -> None:

@@ -193,12 +193,6 @@ def test_an_undo_says_what_an_earlier_one_has_restored(archive: Path) -> None:
     assert "restored before" not in typed(*undo)[1]
 
 
-def test_a_run_in_place_without_a_page_says_that_it_is_the_last_report(archive: Path) -> None:
-    words = ("dedup", archive, "--in-place")
-    assert "keep this report" not in typed(*words, "--dry-run")[0]
-    assert typed(*words)[0].splitlines()[-1].startswith("next: keep this report: ")
-    assert "keep this report" not in typed(*words)[0]  # it made no revisit
-
 
 def test_records_that_are_rebuilt_and_not_proven_are_not_called_a_part(
     archive: Path, tmp_path: Path
