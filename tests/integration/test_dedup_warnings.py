@@ -193,7 +193,6 @@ def test_an_undo_says_what_an_earlier_one_has_restored(archive: Path) -> None:
     assert "restored before" not in typed(*undo)[1]
 
 
-
 def test_records_that_are_rebuilt_and_not_proven_are_not_called_a_part(
     archive: Path, tmp_path: Path
 ) -> None:
