@@ -28,6 +28,7 @@ from dedupindex.index.filter_store import FilterStore
 from dedupindex.index.format.cells import sealed_text, unsealed_text
 from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.load.merge_rule import MergeOutcome
+from dedupindex.index.load.runs import SORTING
 from dedupindex.indexer import disproved_reports, spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
 from dedupindex.runtime.files import data_files, exclusive, size_on_disk
@@ -125,9 +126,9 @@ def stats(index: Path) -> int:
 def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     """Yield what the index holds, in the words of the pages Overview and Content."""
     purged = sum(row["purged"] for row in content["crawls"])
-    notes = {"bytes": "  (bytes)", "containers": f"  (of these purged: {purged:,})"}
-    if not purged:
-        del notes["containers"]
+    notes = {"bytes": "  (bytes)"}
+    if purged:
+        notes["containers"] = f"  (of these purged: {purged:,})"
     for name, label in _COUNTED.items():
         if content[name] is not None:
             yield f"{label:<22}{content[name]:>16,}{notes.get(name, '')}"
@@ -146,8 +147,8 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     yield f"options: {content['options'] or 'all at their defaults'}"
     for row in content["crawls"]:
         counts = singular(f"{row['files']:,} files, {row['records']:,} records")
-        purged = f"; purged: {row['purged']:,} of the files" if row["purged"] else ""
-        yield f"crawl {printable(row['crawl']) or '(not named)'}: {counts}{purged}"
+        gone = f"; purged: {row['purged']:,} of the files" if row["purged"] else ""
+        yield f"crawl {printable(row['crawl']) or '(not named)'}: {counts}{gone}"
     if not content["largest_hosts"]:
         yield "hosts: 0"
         return
@@ -343,7 +344,7 @@ def _copy_to_engine(index: Path, to: str, engine: str) -> int:
     """Copy to an index on another engine, and print the counts and the hash of both."""
     if is_cluster(to):
         target, engine = home_of(to), str(Address.parse(to))
-        new = _new_on_cluster(target, engine)
+        new = new_on_cluster(target, engine)
     else:
         target, engine = Path(to), engine or "lmdb"
         new = _new_copy(index, target)
@@ -364,13 +365,18 @@ def _copy_to_engine(index: Path, to: str, engine: str) -> int:
 
 
 @contextmanager
-def _new_on_cluster(home: Path, engine: str) -> Iterator[bool]:
-    """Yield whether an earlier copy to this cluster is unfinished; raises `IndexExists`."""
+def new_on_cluster(home: Path, engine: str) -> Iterator[bool]:
+    """Yield whether an earlier copy to this cluster is unfinished; raises `IndexExists`.
+
+    What a killed copy was sorting in the local directory is removed.
+    """
     marker = home / UNFINISHED
     resumed = marker.exists()
     if not resumed and (home / FILE).exists() and read_identity(home).generation:
         raise IndexExists(f"there is an index at {engine}; name another keyspace")
     with exclusive(marker, f"the copy at {engine}"):
+        for path in home.glob(f"{SORTING}*"):
+            rmtree(path)
         yield resumed
         marker.unlink()
 

@@ -144,12 +144,8 @@ def contents(index: str, numbers: list[range]) -> list[object]:
 
 
 def leftovers(index: str) -> set[str]:
-    """Return the names of files in an index's directory that are not data.
-
-    A command that is killed while it sorts, as in the spot check after a copy, leaves what it has
-    sorted; nothing reads that.
-    """
-    data = ("data-", "crawls.mdb", "lock", "index.json", "whoosh", "ledger", "sorting-")
+    """Return the names of files in an index's directory that are not data."""
+    data = ("data-", "crawls.mdb", "lock", "index.json", "whoosh", "ledger")
     return {path.name for path in home_directory(index).iterdir() if not path.name.startswith(data)}
 
 

@@ -32,6 +32,7 @@ _T = TypeVar("_T")
 CHUNK = 2048  # entries
 RUN_BYTES = 160 << 20  # of staged entries in a run; about twice that in memory
 _SORTED_BYTES = 32 << 20  # the same for `in_order`
+SORTING = "sorting-"  # begins the name of a directory of `in_order`; one that is killed leaves it
 FAN_IN = 128  # runs merged at once; more are merged in steps
 
 _OVERHEAD = 49  # bytes of memory that a bytes object in a list takes beyond its content
@@ -191,7 +192,7 @@ def in_order(items: Iterable[bytes], scratch: Path) -> Iterator[bytes]:
     if len(held) < CHUNK:
         yield from sorted(held)
         return
-    with TemporaryDirectory(dir=scratch, prefix="sorting-") as folder:
+    with TemporaryDirectory(dir=scratch, prefix=SORTING) as folder:
         writer = RunWriter(Path(folder), "sorted", run_bytes=_SORTED_BYTES)
         for chunk in chain([held], chunked(items)):
             writer.extend(chunk)

@@ -16,7 +16,12 @@ import pytest
 
 from dedupindex.capture import Capture, Evidence
 from dedupindex.cli import main
-from dedupindex.cli.maintenance import UNFINISHED, compared_before, note_compared
+from dedupindex.cli.maintenance import (
+    UNFINISHED,
+    compared_before,
+    new_on_cluster,
+    note_compared,
+)
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing
@@ -28,7 +33,7 @@ from dedupindex.index.engines.lmdb import lmdb_engine
 from dedupindex.index.engines.whoosh import whoosh_engine
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome
-from dedupindex.index.load.runs import spread
+from dedupindex.index.load.runs import SORTING, spread
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.copy_index import Copied
@@ -357,3 +362,13 @@ def test_an_incomplete_note_of_a_copy_is_ignored(tmp_path: Path) -> None:
     for length in range(len(noted)):
         (tmp_path / UNFINISHED).write_bytes(noted[:length])
         assert compared_before(tmp_path) is None
+
+
+def test_a_copy_to_a_cluster_removes_what_a_killed_one_was_sorting(tmp_path: Path) -> None:
+    (tmp_path / UNFINISHED).touch()
+    (tmp_path / f"{SORTING}1").mkdir()
+    (tmp_path / f"{SORTING}1" / "sorted-0.run").write_bytes(b"items")
+    (tmp_path / "index.json").write_bytes(b"{}")
+    with new_on_cluster(tmp_path, "cassandra://localhost/keyspace") as resumed:
+        assert resumed
+    assert [path.name for path in tmp_path.iterdir()] == ["index.json"]
