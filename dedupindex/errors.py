@@ -31,6 +31,8 @@ SHIPPED = _HERE.parent if SCRIPTS else _HERE
 """The directory that has conf/ and docs/: the checkout, or the installed package."""
 FOR_CLIENTS = "_DEDUPINDEX_FOR_CLIENTS"
 """A variable of the environment of commands whose messages a server passes on."""
+STDOUT = "standard output"
+"""File name of an `OSError` of what a command prints; its message begins so."""
 RESTORE_OR_BUILD = "restore the index from a copy, or build it again in another directory"
 _OF_CHECKOUTS = "setup|test|cluster-demo|completion|bench|docs|lock"
 _COMMAND = re.compile(rf"(?<![\w/.-])bin/(?!(?:{_OF_CHECKOUTS})\b)(?=[a-z])")

@@ -24,6 +24,7 @@ from werkzeug.wsgi import FileWrapper
 
 from dedupindex.errors import (
     FOR_CLIENTS,
+    STDOUT,
     BadInput,
     Damaged,
     DedupError,
@@ -274,9 +275,6 @@ def _messages(stream: IO[bytes]) -> list[str]:
     return [line for line in lines if line][-20:]
 
 
-_STDOUT = "standard output: "  # begins the message of a command that cannot write there
-
-
 def _check(name: str, status: int, messages: list[str]) -> None:
     """Raise the error that the exit status means."""
     text = messages[-1].removeprefix("dedupindex: ") if messages else f"bin/{name} gave no message"
@@ -286,8 +284,8 @@ def _check(name: str, status: int, messages: list[str]) -> None:
         return
     if status == HasDependents.exit_status and name == "purge":
         raise HasDependents(text)
-    if status == DedupError.exit_status and text.startswith(_STDOUT):  # a temporary file here
-        text = f"{text.removeprefix(_STDOUT)}, where temporary files (TMPDIR) are"
+    if status == DedupError.exit_status and text.startswith(f"{STDOUT}: "):
+        text = text.replace(STDOUT, "temporary files (TMPDIR)", 1)  # one of these here
     if status == DedupError.exit_status and "(TMPDIR)" in text:
         raise IndexUnavailable(text)  # the disk is full
     if status in _ERRORS:

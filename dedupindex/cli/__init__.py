@@ -19,12 +19,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from dedupindex import __version__
-from dedupindex.errors import SHIPPED, DedupError, as_called
+from dedupindex.errors import SHIPPED, STDOUT, DedupError, as_called
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-STDOUT = "standard output"  # file name of an error
 _FULL = ", where results, working files or temporary files (TMPDIR) are"
 COMMANDS = {  # in the order of use
     "index": "Build an index of originals, or add to one.",
@@ -157,7 +156,9 @@ class _StandardOutput(FileIO):
         except OSError as error:
             error.filename = STDOUT
             # What is left in buffers must not fail again when Python flushes them at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, self.fileno())
+            os.close(null)
             raise
 
 

@@ -19,9 +19,17 @@ from click.core import ParameterSource
 
 from dedupindex import __version__
 from dedupindex.capture import Problem
-from dedupindex.cli import COMMANDS, STDOUT
+from dedupindex.cli import COMMANDS
 from dedupindex.cli.options import SingleOption, wants_json
-from dedupindex.errors import BadInput, Damaged, DedupError, as_called, as_named, help_as_called
+from dedupindex.errors import (
+    STDOUT,
+    BadInput,
+    Damaged,
+    DedupError,
+    as_called,
+    as_named,
+    help_as_called,
+)
 from dedupindex.runtime import html_page
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import json_bytes, printable

@@ -256,8 +256,8 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
     for name in absent:
         hint = _hint(index, kind, name, found)
         if not hint and kind is TargetKind.CRAWL:
-            crawls = crawls or crawl_names(index) - {""}
-            removed = removed or removed_crawls(index)
+            if not crawls:
+                crawls, removed = crawl_names(index) - {""}, removed_crawls(index)
             hint = f" ({suggestion(name, sorted(crawls), removed)})"
         elif not hint and kind is TargetKind.CONTAINER:
             files = files or _files(index)

@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, print_item, say
 from dedupindex.cli.index_location import index_name, index_or_engine, optional_index
-from dedupindex.cli.options import (
-    COUNT,
-    FILE,
-    PATH,
-    POSITIVE,
-    Number,
-    flag,
-    option,
-    shared_options,
-    wants_json,
-)
+from dedupindex.cli.options import COUNT, FILE, PATH, POSITIVE, Number, flag, option, shared_options
 from dedupindex.errors import BadInput
 from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import read_tokens
@@ -112,8 +102,7 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
     def ready(started: Started) -> None:
         captures, workers = started.counts.captures, started.workers
         about = {"index": printable(name), "captures": captures, "workers": workers}
-        if wants_json():
-            print_json({"url": started.url, **about})
+        print_item({"url": started.url, **about}, ())
         held, processes = singular(f"{captures:,} originals"), singular(f"{workers} workers")
         log(f"serving {name} ({held}) at {started.url} with {processes}")
 
