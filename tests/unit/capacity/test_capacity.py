@@ -150,10 +150,16 @@ def test_sizes_may_have_units() -> None:
     assert "numbers of captures" in typed("plan", "--captures", "40TB", status=2)[1]
 
 
-def test_rates_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``--measure`` hash a megabyte and sort 5,000 rows, which takes no minute."""
     monkeypatch.setattr(measure.measure, "__kwdefaults__", {
         **measure.measure.__kwdefaults__, "size": 1 << 20, "rows": 5000,
     })  # fmt: skip
+
+
+@pytest.mark.usefixtures("little")
+def test_rates_are_measured(tmp_path: Path) -> None:
     save = tmp_path / "rates.toml"
     out, err = typed("plan", "--documents", "--measure", "--work", tmp_path, "--save", save)
     found = tomllib.loads(save.read_text())["documents"]
@@ -356,6 +362,17 @@ def test_the_file_of_the_docs_is_taken(tmp_path: Path) -> None:
     out, _ = typed("plan", "--post-crawl", "40TB", "--rates", tmp_path / "rates.toml")
     assert "| 12 | ours | 25 |" in out and "not measured there" not in out
     assert "Assumed: 40.0 kB a capture, 45% of them duplicates" in out
+
+
+@pytest.mark.usefixtures("little")
+def test_the_commands_of_the_docs_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / "scale.md").read_text()
+    lines = re.findall(r"^bin/(plan .*)$", text, re.MULTILINE)
+    assert len(lines) == 6
+    for line in lines:
+        typed(*shlex.split(line, comments=True))
+    assert {path.name for path in tmp_path.iterdir()} == {"rates.toml", "plan.svg"}
 
 
 def test_prose_of_the_docs_has_the_figures_of_the_tables() -> None:
