@@ -9,7 +9,7 @@ from contextlib import closing
 from difflib import get_close_matches
 from functools import partial
 from glob import has_magic
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -89,7 +89,8 @@ def _target_options(command: _Command) -> _Command:
             ),
             once(
                 "--list", "listed", is_flag=True,
-                help="First print a JSON line for each original, copy and revisit, with its file.",
+                help="First print a JSON line for each original, copy and revisit, with its file. "
+                "Without --json, the counts go to stderr.",
             ),
             shared_options("--json"),
         )
@@ -113,7 +114,7 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
     target = _target(options)
     with show_progress(prints=listed) as progress:
         found = survey(index, target, _print_item if listed else None, progress)
-    return _report(index, target, found, purged=False)
+    return _report(index, target, found, listed=listed, purged=False)
 
 
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
@@ -132,8 +133,9 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
 
     Fails if revisits depend on these captures, or may do so, unless --force is given: in files that
     changed since they were indexed, or in the WARCs of a crawl that was answered with originals and
-    not indexed yet. Purged captures are not added again; captures of the same URL that are made
-    later are. With --crawl the statistics of the crawl are removed, too.
+    not indexed yet. Purged captures do not come back when their files are read again; captures of
+    the same URL that are made later are added. With --crawl the statistics of the crawl are
+    removed, too.
     """
     target = _target(options)
     on_item = _print_item if listed else None
@@ -141,7 +143,7 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
         found = purge(
             index, target, force=force, expected=expect, on_item=on_item, on_progress=progress
         )
-    return _report(index, target, found, purged=True)
+    return _report(index, target, found, listed=listed, purged=True)
 
 
 def _target(options: dict[str, Any]) -> Target:
@@ -193,8 +195,11 @@ def _not_found(target: Target, found: PurgeSurvey) -> list[Any]:
     return [name for number, name in enumerate(names) if number not in found.found]
 
 
-def _report(index: Path, target: Target, found: PurgeSurvey, *, purged: bool) -> int:
-    """Print what a purge has done, or would do; return the exit status."""
+def _report(index: Path, target: Target, found: PurgeSurvey, *, listed: bool, purged: bool) -> int:
+    """Print what a purge has done, or would do; return the exit status.
+
+    If captures were `listed`, text goes to stderr, so that stdout has nothing but lines of JSON.
+    """
     absent = _not_found(target, found)
     for warning in filter(None, (unread_as_text(found), outdated_as_text(found))):
         say(f"warning: {warning}")
@@ -206,7 +211,8 @@ def _report(index: Path, target: Target, found: PurgeSurvey, *, purged: bool) ->
     notes = _notes(index, target.kind, absent, found)
     counts = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
     content = {**counts, "fingerprint": fingerprint(found)}
-    print_result(content, _text_of(found, len(absent), purged=purged), notes)
+    text = _text_of(found, len(absent), purged=purged)
+    print_result(content, () if listed else text, chain(text, notes) if listed else notes)
     if found.found and found.is_empty:
         say("the index has no capture of it: it was purged before, or never had any")
     elif purged and found.found:

@@ -36,7 +36,8 @@ def begin(
         writing.put_crawl(crawl)
         return crawl
     if crawl.state is not CrawlState.OPEN:
-        raise CrawlEnded(f"crawl {name} is {crawl.state.value}; begin another under another name")
+        ended = crawl.removed or crawl.state.value
+        raise CrawlEnded(f"crawl {name} was {ended}; begin another under another name")
     if (crawl.seen, crawl.covers) != (seen, covers):
         raise CrawlExists(
             f"crawl {name} was begun with seen_by {crawl.seen.value} and digest_covers "

@@ -92,9 +92,14 @@ class ReportFilter:
 
 
 ALREADY_INDEXED = (
-    "the index already has captures of this crawl (added, reported by its crawler, or of another "
-    "file that has them): they are not counted as their own duplicates, but as originals of later "
-    "captures of the crawl; an exact report is made before that"
+    "captures that the index already has: {} of the first {}, as of {} (the crawl was added, or "
+    "reported by its crawler, or another file has them). They are not counted as their own "
+    "duplicates, but as originals of later captures of the crawl; an exact report is made before "
+    "that"
+)
+ONLY_LATER = (
+    "without an original, but with one in the index that is later than they are, which does not "
+    "count: {}. Each capture is looked up at its own time; index the older crawl first"
 )
 NOT_INDEXED = (
     "without an original and of media types that the index refuses (--mime {}): {}. Shares count "
@@ -127,7 +132,9 @@ class DuplicationReport:
     lookup_seconds: float = 0.0
     last_lookup_seconds: float = 0.0
     not_indexed: int = 0  # of the first filter: without an original, of types the index refuses
-    self_matches: int = 0  # of the first lookups, captures that the index holds
+    self_matches: int = 0  # of the first `_SAMPLED` lookups, captures that the index holds
+    held_in: str = ""  # the file of the first of these, as the index has it
+    only_later: int = 0  # of the first filter: without an original that is not later, but a later
     refused_by_policy: Counter[str] = field(default_factory=Counter)  # of the first filter, by word
     skipped: int = 0  # of the first filter: the policy says to write not even a revisit
     problems: list[Problem] = field(default_factory=list)
@@ -180,7 +187,8 @@ class DuplicationReport:
             self.revisits += 1
             self.revisit_bytes += size or 0
             self.revisits_unsized += size is None
-        self._count(capture, decisions, size, revisit=revisit)
+        has_later = partial(_has_later, capture, view, settings)
+        self._count(capture, decisions, size, has_later, revisit=revisit)
 
     def _refusal_reason(self, capture: Capture, revisit: bool) -> str:
         """Return why a capture is not looked up, "" if it is."""
@@ -200,26 +208,34 @@ class DuplicationReport:
         self.lookup_seconds += self.last_lookup_seconds
         self.lookups += 1
         if self.lookups <= _SAMPLED and settings.url_index:
-            self.self_matches += _is_held(capture, view)
+            self._note_held(capture, view)
         original = decision.answer.original if decision.answer else None
         if (
             original is not None
             and original.date == capture.date
             and original.url > capture.url
             and settings.url_index
-            and _is_held(capture, view)
+            and _held(capture, view) is not None
         ):  # else two captures of one second would be originals of each other
             return decide(view, settings, query._replace(accepts=partial(_precedes, capture)))
         return decision
+
+    def _note_held(self, capture: Capture, view: Finder) -> None:
+        held = _held(capture, view)
+        if held is not None:
+            self.self_matches += 1
+            self.held_in = self.held_in or held.container
 
     def _count(
         self,
         capture: Capture,
         decisions: Mapping[int | None, Decision],
         size: int | None,
+        has_later: Callable[[], bool],
         *,
         revisit: bool,
     ) -> None:
+        """Add a capture to the sums; `has_later` is asked only if it has no original."""
         mime = capture.mime.decode("latin-1")
         for number, (chosen, pattern) in enumerate(self._patterns):
             if (size or 0) < chosen.min_size or (pattern is not None and pattern.match(mime)):
@@ -236,6 +252,8 @@ class DuplicationReport:
                     self.not_indexed += matches is not self._index_mime[1]
                 if decision.policy:
                     self.refused_by_policy[decision.policy] += 1
+                elif decision.answer is None:
+                    self.only_later += has_later()
                 self.skipped += decision.answer is not None and decision.answer.skip
                 if decision.answer is not None and not revisit:
                     self.stored_duplicates += 1
@@ -265,6 +283,8 @@ class DuplicationReport:
             ],
             "refused_by_policy": dict(sorted(self.refused_by_policy.items())),
             "skipped_by_policy": self.skipped,
+            "already_indexed": self.self_matches,
+            "only_later": self.only_later,
             "by": self.by,
             "lookups": self.lookups,
             "average_lookup_ms": round(1000 * self.lookup_seconds / (self.lookups or 1), 4),
@@ -274,7 +294,14 @@ class DuplicationReport:
 
     def warnings(self) -> list[str]:
         """Return why the figures may mislead."""
-        known = {ALREADY_INDEXED: self.self_matches > 0, COUNTED_TWICE: len(self.kinds) > 1}
+        known = dict[str, bool]()
+        if self.self_matches:
+            held, first = f"{self.self_matches:,}", f"{min(self.lookups, _SAMPLED):,}"
+            known[ALREADY_INDEXED.format(held, first, self.held_in or "a crawl that reports")] = (
+                True
+            )
+        known[COUNTED_TWICE] = len(self.kinds) > 1
+        known[ONLY_LATER.format(f"{self.only_later:,}")] = self.only_later > 0
         if self.not_indexed:
             pattern, whitelist = self._index_mime
             rule = quote(pattern) + (" --whitelist" if whitelist else "")
@@ -333,9 +360,20 @@ def index_facts(settings: Settings, captures: int) -> IndexFacts:
     }
 
 
-def _is_held(capture: Capture, view: Finder) -> bool:
-    """Return whether the index holds a capture itself."""
-    return any(_is_same(capture, other) for other in view.exact(capture.digest, capture.url))
+def _held(capture: Capture, view: Finder) -> Capture | None:
+    """Return a capture as the index holds it, None if it does not."""
+    found = view.exact(capture.digest, capture.url)
+    return next((other for other in found if _is_same(capture, other)), None)
+
+
+def _has_later(capture: Capture, view: Finder, settings: Settings) -> bool:
+    """Return whether the index has an original of a capture that is later than that."""
+    query = Query(capture.digest, capture.url, accepts=partial(_is_later, capture))
+    return find(view, settings, query) is not None
+
+
+def _is_later(capture: Capture, original: Capture) -> bool:
+    return sort_key(original.date) > sort_key(capture.date)
 
 
 def _precedes(capture: Capture, original: Capture) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from dedupindex.lookup.conditions import format_age
-from dedupindex.lookup.savings import ALREADY_INDEXED, CLASSES, SIZES, IndexFacts
+from dedupindex.lookup.savings import CLASSES, SIZES, IndexFacts
 from dedupindex.lookup.validator_report import VALIDATORS
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
@@ -321,8 +321,8 @@ def against_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> Ite
     by = heading(head["by"]).label
     sizes = sizes_text(head["sizes"])
     would = "would not have been stored again"
-    if ALREADY_INDEXED in head["warnings"]:  # what it would have been then is not known
-        would = "has an original in the index, which already has captures of this crawl"
+    if head["already_indexed"]:  # what it would have been then is not known
+        would = "has an original in the index, which has captures of this crawl already"
     headline = (
         f"{_share(head, 'payload')} {would}: "
         f"{head['duplicates']:,} of {head['handled']:,} captures are duplicates."

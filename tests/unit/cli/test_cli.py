@@ -430,7 +430,11 @@ def test_a_record_is_not_the_duplicate_of_its_row_in_a_cdx(tmp_path: Path) -> No
     typed("index", "--all", rows, index)
     content = json.loads(typed("report", index, "--against", crawl, "--json")[0])
     assert (content["handled"], content["new"]) == (1, 1)
-    assert "already has captures" in content["warnings"][0]
+    assert content["already_indexed"] == 1
+    assert (
+        "captures that the index already has: 1 of the first 1, as of own.warc.gz ("
+        in content["warnings"][0]
+    )
 
 
 def test_captures_of_one_second_are_not_originals_of_each_other(tmp_path: Path) -> None:
@@ -493,6 +497,21 @@ def test_explain_lists_captures_that_the_strategy_excludes(make_index: MakeIndex
     assert "http://example.com/a  another URL" in out
 
 
+def test_a_report_says_how_many_captures_have_a_later_original_only(tmp_path: Path) -> None:
+    """An older crawl that is read after a later one has no duplicates, and nobody would see why."""
+    later, older = tmp_path / "later.cdx", tmp_path / "older.cdx"
+    later.write_text(HEADER + cdx_line(1, 1, 5) + cdx_line(2, 2, 5))
+    older.write_text(HEADER + "".join(cdx_line(number, number, 4) for number in (1, 2, 3)))
+    typed("index", later, tmp_path / "i")
+    words = ("report", tmp_path / "i", "--against", older)
+    content = json.loads(typed(*words, "--json")[0])
+    assert (content["handled"], content["new"], content["only_later"]) == (3, 3, 2)
+    said = "but with one in the index that is later than they are, which does not count: 2. "
+    assert said in content["warnings"][0] and said in typed(*words)[1]
+    content = json.loads(typed(*words, "--json", "--min-size", "1000000")[0])
+    assert (content["only_later"], content["warnings"]) == (0, [])
+
+
 def test_a_report_warns_of_misleading_figures(tmp_path: Path) -> None:
     crawl = tmp_path / "own.cdx"
     crawl.write_text(HEADER + cdx_line(1, 1, 5).replace(" 500 ", " - "))
@@ -503,7 +522,7 @@ def test_a_report_warns_of_misleading_figures(tmp_path: Path) -> None:
     assert "an exact report is made before that" in page.read_text()
     assert "would not have been stored again" not in page.read_text()
     warnings = json.loads(typed("report", tmp_path / "i", crawl, "--json")[0])["warnings"]
-    assert ["already has captures of this crawl" in warning for warning in warnings] == [True]
+    assert ["the index already has: 1 of the first 1, as of " in one for one in warnings] == [True]
     new.write_text(HEADER + cdx_line(1, 2, 6))
     assert json.loads(typed("report", tmp_path / "i", new, "--json")[0])["warnings"] == []
     typed("report", tmp_path / "i", new, "--html", page)

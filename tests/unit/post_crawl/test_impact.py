@@ -383,6 +383,7 @@ def test_the_commands_impact_and_purge(index: Path) -> None:
     lines = run("impact", index, "--container", FIRST, "--list").splitlines()
     assert sum(line.startswith(b'{"original"') for line in lines) == 3
     assert sum(line.startswith(b'{"dependent"') for line in lines) == 4
+    assert list(map(json.loads, lines))  # the counts are not among them: see --help
     run("purge", index, "--container", FIRST, status=HasDependents.exit_status)
     assert len(held(index)) == 4
     done = json.loads(run("purge", index, "--container", FIRST, "--force", "--json"))

@@ -430,13 +430,13 @@ def test_commands_name_each_copy_of_a_file_with_a_dependent(tmp_path: Path) -> N
     typed("index", "--all", *names, index)
     digest = "sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK"
     asked.write_text(json.dumps({"digest": digest, "url": "http://example.com/"}))
-    out = typed("impact", index, "--captures", asked, "--list")[0]
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    out, counts = typed("impact", index, "--captures", asked, "--list")
+    lines = list(map(json.loads, out.splitlines()))
     files = [line["dependent"]["container"] for line in lines if "dependent" in line]
     assert sorted(files) == [str(name) for name in names]
-    assert "dependents               1  " in out
+    assert "dependents               1  " in counts
     for name in names:
-        assert f"  in file {name}: 1 revisit, 606 B\n" in out
+        assert f"  in file {name}: 1 revisit, 606 B\n" in counts
 
 
 def test_many_revisits_are_sorted_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -909,6 +909,9 @@ def test_crawls_dropped_or_purged_after_their_end_have_no_statistics(
         assert web.post("/crawls/a/commit").status_code == 200
         dedupindex("index", "--merge", index)
         dedupindex("purge", index, "--crawl", "a", "--force")
+    begun = web.post("/crawls", json={"name": "a"}).get_json()["error"]["message"]
+    removed = "purged" if how == "purged" else "deleted"
+    assert begun == f"crawl a was {removed}; begin another under another name"
     web.get("/lookup?" + question(1, crawl="a"))
     report = web.report()
     assert found(report) == StatisticsRow()
