@@ -174,13 +174,10 @@ def chance(request: pytest.FixtureRequest) -> Random:
 
 
 LONGEST = [
-    "cassandra", "nodes", "peers/test_heritrix_wbm", "peers/test_zeno",
-    "spark", "benchmarks/test_benchmarks",
+    "nodes", "peers/test_heritrix", "spark", "cassandra", "peers/test_executor_load",
+    "peers/test_heritrix_connections", "peers/test_batch_docs", "benchmarks/test_benchmarks",
 ]  # fmt: skip
-"""Groups of tests that start first, in this order; then other tests with peers, then the rest.
-
-The third waits more than it computes: beside it, four nodes of Cassandra start.
-"""
+"""Groups of tests that start first, in this order; then other tests with peers, then the rest."""
 
 
 def _group(item: pytest.Item) -> str:
@@ -212,8 +209,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order[item.nodeid])
 
 
-def pytest_collection_finish() -> None:
-    """Keep the garbage collector from scanning all modules and tests again and again."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep the garbage collector from scanning all modules and tests again and again.
+
+    Fails if pytest-xdist ignores the groups, as with pytest 9.2: each process would start a cluster
+    of its own, which doubles the time of a run and fails no test.
+    """
+    if session.config.getoption("loadgroup", False):
+        assert all("@" in item.nodeid for item in session.items), "no groups: see pyproject.toml"
     gc.collect()
     gc.freeze()
 
