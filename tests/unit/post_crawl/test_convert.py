@@ -205,6 +205,7 @@ def test_unusual_files_are_reproduced(tmp_path: Path, arc: bytes, pack: object) 
         gz(header()) + b"\x1f\x8b\x08\x18\0\0\0\0\0\3name\0comment\0" + gz(document())[10:],
         b"".join(gz(document(os.urandom(3000)), level) for level in range(1, 10)),
     ],
+    ids=["zeros", "empty", "newline first", "time", "name and comment", "levels"],
 )
 def test_unusual_members_are_reproduced(tmp_path: Path, arc: bytes) -> None:
     outcome = converted(tmp_path, arc)

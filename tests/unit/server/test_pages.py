@@ -730,7 +730,7 @@ CDX = (
 )
 
 
-@pytest.mark.parametrize("content", [CDX, gzip.compress(CDX)])
+@pytest.mark.parametrize("content", [CDX, gzip.compress(CDX)], ids=["plain", "gzip"])
 def test_the_what_if_page(web: FlaskClient, content: bytes) -> None:
     shown = page(send(web, content)).text
     assert "crawl.cdx: 1 of 2 captures saved" in shown
