@@ -54,7 +54,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
     ANOTHER,
     RewriteJob,
 )
-from dedupindex.post_crawl.rewrite.rewrite_outcome import outcome_of
+from dedupindex.post_crawl.rewrite.rewrite_outcome import outcome_of, sized_now
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, LOCK, UNCORRECTED, file_key
 from dedupindex.post_crawl.update_index import ChangedFile, update_index
@@ -423,7 +423,7 @@ class _DedupRun:
         done, seen = set(), 0
         with open(self._work.top / _HOSTS, "wb") as hosts:
             for outcome in rewrite(job, self._options.jobs, self._begin, cluster):
-                self._report.add_file(outcome)
+                self._report.add_file(outcome if job.out is not None else sized_now(outcome))
                 self._undoable += outcome.journal > 0
                 self._new_journals += outcome.journal if outcome.state != "existing" else 0
                 hosts.writelines(host_lines(outcome.hosts))

@@ -18,7 +18,6 @@ from dedupindex.object_store import ObjectFacts, facts_or_none, is_remote, task_
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.result_place import (
-    DirectoryPlace,
     StoredPath,
     StorePlace,
     to_verify,
@@ -28,11 +27,11 @@ from dedupindex.post_crawl.rewrite.stored_journal import StoredJournal, download
 from dedupindex.runtime.atomic_replace import Untouched, hash_of
 from dedupindex.runtime.spark import Cluster
 from dedupindex.runtime.workers import side_by_side
-from dedupindex.verify.block_facts import timestamp14
+from dedupindex.verify.block_facts import capture_key, timestamp14
 from dedupindex.verify.compare_files import ComparedPart, verify_pair
 from dedupindex.verify.file_bytes import Joined, Place, UnreadableFile
 from dedupindex.verify.issues import REMARK, Finding
-from dedupindex.verify.locate_originals import OriginalHint, OriginalReference
+from dedupindex.verify.locate_originals import OriginalHint, OriginalReference, record_places
 
 _NAMED = 100  # findings of a file that are kept, remarks excluded; more are only counted
 
@@ -227,6 +226,14 @@ def _compared(file: ManifestContainer, part: range, places: _OriginalPlaces) -> 
     return ComparedPart(part, places.part, part.stop == file.size)
 
 
+class _FileNow(NamedTuple):
+    """Where a file of the plan is now."""
+
+    place: Place
+    moved: OffsetMap | None = None  # from its offsets in the plan, if they are others now
+    found: dict[bytes, list[int]] | None = None  # its records, if no journal has their offsets
+
+
 class _OriginalPlaces(NamedTuple):
     """Where the originals of a file's revisits are now, if the plan is right: hints to `verify`."""
 
@@ -245,18 +252,22 @@ def _original_places(
     job, damaged, _ = verify_job
     outside = job.plan.outside()
     places = _OriginalPlaces([], {}, _moved(verify_job, container, part))
-    files: dict[int, tuple[Place, OffsetMap | None]] = {}
+    files: dict[int, _FileNow] = {}
     for planned in job.plan.copies(container.number, part):
         line, original = planned.line, planned.original
         number = original.container
         places.members.append((line.offset, line.offset + line.stored))
         if number not in files:
             files[number] = _file_now(verify_job, number)
-        path, moved = files[number]
+        path, moved, found = files[number]
+        hints = places.hints.setdefault((original.url, timestamp14(original.date)), set())
+        if found is not None:
+            key = capture_key(original.url, original.date)
+            hints.update(OriginalHint(path, offset) for offset in found.get(key, ()))
+            continue
         sound = number not in outside and job.plan.container(number).path not in damaged
         offset = moved.new(original.offset) if moved else original.offset
-        key = original.url, timestamp14(original.date)
-        places.hints.setdefault(key, set()).add(OriginalHint(path, offset, sound))
+        hints.add(OriginalHint(path, offset, sound))
     return places
 
 
@@ -264,29 +275,60 @@ def _moved(verify_job: VerifyJob, container: ManifestContainer, part: range) -> 
     """Return where a part of a file is now."""
     if part == range(container.size):
         return part
-    _, moved = _file_now(verify_job, container.number)
+    moved = _file_now(verify_job, container.number).moved
     return range(moved.new(part.start), moved.new(part.stop)) if moved else part
 
 
-def _file_now(verify_job: VerifyJob, number: int) -> tuple[Place, OffsetMap | None]:
-    """Return where a file of the plan is now, and its offsets there if they are others."""
+def _file_now(verify_job: VerifyJob, number: int) -> _FileNow:
     job = verify_job.job
     container = job.plan.container(number)
     if number in job.plan.outside():
-        return to_verify(container.path), None
-    if job.out is None and is_remote(container.path):
-        return _object_now(container)
-    place = DirectoryPlace(Path(container.root)) if job.out is None else job.place
-    root, name = place.state, container.name
+        return _FileNow(to_verify(container.path))
+    if job.out is None:
+        return _object_now(container) if is_remote(container.path) else _replaced_now(container)
+    root, name, place = job.place.state, container.name, job.place
     journal = Journal(root, name)
+    path: Place
     if isinstance(place, StorePlace):
         path, size = _result_now(verify_job, place, container)
     else:
         path, size = place.verified(name), place.size(name)
     if size in (None, container.size) or not journal.exists():
-        return path, None  # a missing file is not looked for among the sources
+        return _FileNow(path)  # a missing file is not looked for among the sources
     now = journal.lines.stat()
-    return path, _offsets(root, name, (now.st_ino, now.st_mtime_ns, now.st_size))
+    return _FileNow(path, _offsets(root, name, (now.st_ino, now.st_mtime_ns, now.st_size)))
+
+
+def _replaced_now(container: ManifestContainer) -> _FileNow:
+    """Return where a file of this machine is after a run in place.
+
+    While that was interrupted, a run on a directory above or below may have replaced the file, or
+    another program: then its originals are looked for in the file as it is.
+    """
+    path = Path(container.path)
+    try:
+        now = path.stat()
+    except OSError:
+        return _FileNow(path)  # what is read of it says why it cannot be read
+    if (now.st_size, now.st_mtime_ns) == (container.size, container.mtime_ns):
+        return _FileNow(path)
+    root, name = Path(container.root), container.name
+    journal = Journal(root, name)
+    with suppress(FileNotFoundError, Damaged):
+        lines, (before, after) = journal.lines.stat(), journal.summary()
+        if (before.content_hash, after.size) == (container.content_hash, now.st_size):
+            key = lines.st_ino, lines.st_mtime_ns, lines.st_size
+            return _FileNow(path, _offsets(root, name, key))
+    return _FileNow(path, None, _places_in(path, (now.st_ino, now.st_mtime_ns, now.st_size)))
+
+
+@lru_cache(4)
+def _places_in(path: Path, _: tuple[int, int, int]) -> dict[bytes, list[int]]:
+    """Return the offsets of the full records of a file as it is now, by `capture_key`."""
+    found: dict[bytes, list[int]] = {}
+    for key, offset in record_places(path, references=False):
+        found.setdefault(key, []).append(offset)
+    return found
 
 
 def _result_now(
@@ -304,13 +346,13 @@ def _result_now(
     return StoredPath(place.shown(container.name), known), known.size
 
 
-def _object_now(container: ManifestContainer) -> tuple[Place, OffsetMap | None]:
+def _object_now(container: ManifestContainer) -> _FileNow:
     """Return an object, and its offsets now if a run in place has replaced it."""
     found, moved = facts_or_none(container.path), None
     if found is not None and found.size != container.size:
         with suppress(LookupError):
             moved = _offsets_now(container, found)
-    return to_verify(container.path), moved
+    return _FileNow(to_verify(container.path), moved)
 
 
 @lru_cache(256)

@@ -79,7 +79,7 @@ class OriginalsIndex:
             database.execute("CREATE TABLE wanted (file INTEGER, key BLOB)")
             names = ((pickle.dumps(path),) for path in files)
             database.executemany("INSERT INTO files VALUES (?)", names)
-            work = partial(_places, references=rows is not None)
+            work = partial(record_places, references=rows is not None)
             for number, (key, offset) in in_order(work, files, files, rows=rows):
                 if offset == _REFERENCE:
                     database.execute("INSERT INTO wanted VALUES (?, ?)", (number, key))
@@ -213,7 +213,7 @@ class OriginalReader:
         return container
 
 
-def _places(path: Place, *, references: bool) -> Iterator[tuple[bytes, int]]:
+def record_places(path: Place, *, references: bool) -> Iterator[tuple[bytes, int]]:
     """Yield the key and offset of each full record of a file, by the beginnings of its members.
 
     Some may be wrong, as a gzip file in a payload looks like members: `OriginalReader` proves them.

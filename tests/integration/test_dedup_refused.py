@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -252,3 +254,40 @@ def test_a_plan_that_is_refused_is_not_there(source: Path, tmp_path: Path) -> No
     assert main([*words, "--index", str(tmp_path / "typo")]) == 6
     assert not (tmp_path / "plan").exists() and not (tmp_path / "typo").exists()
     assert main(words) == 0
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_run_on_a_directory_below_does_not_hide_originals(
+    tmp_path: Path, dedup: Dedup, *, commit: bool
+) -> None:
+    """It moves originals of an interrupted run, which are found where they are then."""
+    source, below = tmp_path / "in", tmp_path / "in" / "2023"
+    below.mkdir(parents=True)
+    shared, own, *others = (Random(seed).randbytes(2000) for seed in range(9))
+    write(below / "a.warc.gz", 1, [own, own, shared])
+    write(source / "big.warc.gz", 20, [shared, *others])
+    interrupted(source)
+    size = (below / "a.warc.gz").stat().st_size
+    dedup(below, "--in-place", "--work", tmp_path / "w2")
+    assert (below / "a.warc.gz").stat().st_size < size
+    if commit:
+        assert main(["rewrite", str(tmp_path / "w2" / "plan"), "--commit"]) == 0
+    done = dedup(source, "--in-place", status=7)
+    assert done["verified"]["findings"] == {} and done["verified"]["files"] == 1
+    assert done["bytes_after"] == sum(map(len, content(source).values()))
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_original_that_another_program_has_moved_is_looked_for(
+    tmp_path: Path, dedup: Dedup, *, lost: bool
+) -> None:
+    source = tmp_path / "in"
+    shared, *others = (Random(seed).randbytes(2000) for seed in range(9))
+    first = write(source / "a.warc.gz", 1, [shared, others[0]])
+    write(source / "big.warc.gz", 20, [shared, *others])
+    interrupted(source)
+    members = first.read_bytes()
+    second = members.index(gzip.compress(b"")[:3], 100)
+    first.write_bytes(members[second:] + (b"" if lost else members[:second]))
+    done = dedup(source, "--in-place", status=8 if lost else 0)
+    assert done["verified"]["findings"] == ({"original-missing": 1} if lost else {})

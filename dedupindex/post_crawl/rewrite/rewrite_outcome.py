@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.runtime.tables import names_text
 from dedupindex.sources.warc_files import SourceFile
@@ -74,6 +77,18 @@ def outcome_of(
 ) -> RewriteOutcome:
     """Return the outcome of a file that is not changed."""
     return RewriteOutcome(file.name, state, problem, file.path, 1, 0, 0, file.size, file.size)
+
+
+def sized_now(outcome: RewriteOutcome) -> RewriteOutcome:
+    """Return an outcome in place with the size that a file has which was not replaced.
+
+    While this run was interrupted, another one may have replaced it.
+    """
+    if outcome.state in ("kept", "left_alone") and not is_remote(outcome.path):
+        with suppress(OSError):
+            size = os.path.getsize(outcome.path)
+            return replace(outcome, bytes_before=size, bytes_after=size)
+    return outcome
 
 
 def zstd_text(count: int, *, dry: bool) -> str:
