@@ -377,8 +377,8 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
         f"{report.originals:,} originals, {report.revisits:,} revisits, "
         f"{report.refused.total():,} not rewritten"
     )
-    if there := report.revisits_before:
-        yield f"revisits that were there before: {there:,}; their originals stay stored in full"
+    if report.revisits_before:
+        yield as_called(report.revisits_before_text())
     captures = "1 capture" if report.revisits == 1 else f"{report.revisits:,} captures"
     revisits = "a revisit" if report.revisits == 1 else "revisits"
     before, after = amount(report.bytes_before), amount(report.bytes_after)
@@ -452,7 +452,8 @@ def _undo(report: DedupReport) -> Iterator[str]:
         elif report.journals > report.journal:  # earlier runs are committed
             runs = " this run"
         yield f"undo{runs}: bin/rewrite {plan} --undo"
-        yield f"or discard the removed records for good: bin/rewrite {plan} --commit"
+        if not (report.earlier_undoable and report.revisits_missing):
+            yield f"or discard the removed records for good: bin/rewrite {plan} --commit"
 
 
 def _next(report: DedupReport, out: Path | str | None, spark: str) -> list[str]:

@@ -355,11 +355,14 @@ class _DedupRun:
                 with self._clock("verifying"):
                     self._verify(job, done - report.referring.keys(), cluster)
         with self._clock("adding up"):
-            lines = open_manifest(self._work.manifest).parquet
+            manifest = open_manifest(self._work.manifest)
+            report.count_missing(manifest, self._work.top, options.memory)
             if options.every_host:
                 report.all_hosts = self._work.top / _ALL_HOSTS
             spool = self._work.top / _HOSTS
-            report.hosts = by_host(lines, spool, _SHOWN, options.memory, report.all_hosts)
+            report.hosts = by_host(
+                manifest.parquet, spool, _SHOWN, options.memory, report.all_hosts
+            )
         if options.update_index and not options.dry and report.proof.sound:
             with self._clock("updating the index"):
                 self._update_index(job, done)

@@ -174,8 +174,8 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     if hint := report.gain_text():
         yield html_page.note(f"{hint[0].upper()}{hint[1:]}.")
     if report.revisits_before:
-        before = f"Revisits that were there before: {report.revisits_before:,}"
-        yield html_page.note(f"{before}; their originals stay stored in full.")
+        before = report.revisits_before_text()
+        yield html_page.note(f"{before[0].upper()}{before[1:]}.")
     if report.file_copies:
         equal = [one.in_words() for one in report.equal_files]
         yield html_page.note(

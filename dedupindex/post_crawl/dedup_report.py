@@ -14,6 +14,7 @@ from dedupindex.capture import Problem
 from dedupindex.errors import as_called
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
+from dedupindex.post_crawl.manifest.record_lines import REVISIT_TARGET
 from dedupindex.post_crawl.reasons import in_words
 from dedupindex.post_crawl.rewrite.protection import protecting_directory
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile, earlier_results_text
@@ -24,7 +25,7 @@ from dedupindex.post_crawl.rewrite.rewrite_outcome import (
 )
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from dedupindex.post_crawl.verify_results import Proof
-from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
+from dedupindex.runtime.duckdb import Database, from_json, number, open_database, quoted
 from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, exact_percent
 from dedupindex.runtime.tables import amount, json_bytes, names_text, singular
 from dedupindex.sources.warc_files import Sources
@@ -210,6 +211,7 @@ class DedupReport:
     revisits: int = 0  # that were made
     written: bool = False  # whether results were made, or replaced
     revisits_before: int = 0  # records that were revisits already
+    revisits_missing: int = 0  # of these, whose original is in none of the sources, or damaged
     file_copies: int = 0  # files that equal another one byte for byte
     file_copies_bytes: int = 0
     equal_files: list[EqualFile] = field(default_factory=list)  # the first of them
@@ -254,6 +256,36 @@ class DedupReport:
             self._known.add(same)
             self.left.append(problem)
             self._files.add(file)
+
+    def count_missing(self, manifest: Manifest, beside: Path, memory: str) -> None:
+        """Count the earlier revisits that name an original which no line of the manifest is.
+
+        An original is found by its record id, or by urlkey and second; a revisit that names
+        neither is not counted.
+        """
+        if not self.revisits_before:
+            return
+        with open_database(beside, memory, 0) as (database, _):
+            there = f"read_parquet({quoted(manifest.parquet)})"
+            self.revisits_missing = number(
+                database,
+                f"""
+                SELECT count(*) FROM read_parquet({quoted(manifest.references)})
+                WHERE not_rewritable_reason = {quoted(REVISIT_TARGET)}
+                  AND (replay_key <> 0 OR record_id <> '')
+                  AND (replay_key = 0 OR replay_key NOT IN (SELECT replay_key FROM {there}))
+                  AND (record_id = '' OR record_id NOT IN (SELECT record_id FROM {there}))""",
+            )
+
+    def revisits_before_text(self) -> str:
+        """Say what is known of the originals of revisits that were there before."""
+        count = f"revisits that were there before: {self.revisits_before:,}"
+        if not self.revisits_missing:
+            return f"{count}; this run keeps their originals"
+        missing = f"{self.revisits_missing:,} (bin/verify names them)"
+        return (
+            f"{count}; of these, with an original that no source has, or that is damaged: {missing}"
+        )
 
     def names(self, file: str) -> bool:
         """Whether there is a problem of this file."""
@@ -490,7 +522,7 @@ class DedupReport:
     def _without_hosts(self) -> dict[str, Any]:
         numbers = (
             "dry_run", "files", "skipped", "records", "damaged", "captures", "unique", "originals",
-            "revisits", "revisits_before", "bytes_before", "bytes_after",
+            "revisits", "revisits_before", "revisits_missing", "bytes_before", "bytes_after",
         )  # fmt: skip
         return {
             **{name: getattr(self, name) for name in numbers},

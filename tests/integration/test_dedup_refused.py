@@ -291,3 +291,25 @@ def test_an_original_that_another_program_has_moved_is_looked_for(
     first.write_bytes(members[second:] + (b"" if lost else members[:second]))
     done = dedup(source, "--in-place", status=8 if lost else 0)
     assert done["verified"]["findings"] == ({"original-missing": 1} if lost else {})
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_run_says_that_originals_of_earlier_revisits_are_missing(
+    tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str], *, damaged: bool
+) -> None:
+    source, body = tmp_path / "in", Random(1).randbytes(2000)
+    first = write(source / "a.warc.gz", 1, [body])
+    write(source / "b.warc.gz", 2, [body])
+    dedup(source, "--in-place")
+    assert dedup(source, "--in-place")["revisits_missing"] == 0
+    if damaged:
+        data = bytearray(first.read_bytes())
+        data[600] ^= 4
+        first.write_bytes(data)
+    else:
+        first.unlink()
+    capsys.readouterr()
+    assert main(["dedup", str(source), "--in-place"]) == (7 if damaged else 0)
+    text = capsys.readouterr().out
+    assert "before: 1; of these, with an original that no source has, or that is damaged: 1" in text
+    assert "--undo" in text and "--commit" not in text
