@@ -68,6 +68,7 @@ from dedupindex.post_crawl.undo import (
     check_space_for,
     commit,
     is_of_earlier_run,
+    marked_as_undo,
     restore,
 )
 from dedupindex.post_crawl.undo_in_store import (
@@ -370,7 +371,8 @@ def undo_all(
 
     `locks` are the directories with their journals, if these are not `roots`.
     """
-    with _locked_and_cleaned(roots if locks is None else locks):
+    places = roots if locks is None else locks
+    with _locked_and_cleaned(places):
         tasks, not_restorable = find()
         if not (tasks or not_restorable):
             for root in roots:
@@ -385,7 +387,8 @@ def undo_all(
         results = side_by_side(restore_file, None, tasks, processes)
         with show_progress() as progress:
             shown = finished(results, "restoring", len(tasks), progress)
-            status = print_restored(chain(not_restorable, shown))
+            marked = marked_as_undo(tasks, places, shown)
+            status = print_restored(chain(not_restorable, marked))
         if tasks and not status and not wants_json():
             click.echo(as_called(f"next: {reread_step(shlex.join(map(str, roots)))}"))
         return status

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,12 @@ from dedupindex.errors import Damaged
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import FileBefore, Journal, name_of
 from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, place_of
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, awaited
+from dedupindex.post_crawl.rewrite.undo_directory import (
+    DIRECTORY,
+    awaited,
+    mark_undoing,
+    unmark_undoing,
+)
 from dedupindex.post_crawl.undo_damage import (
     RecordFinding,
     RecordRestorer,
@@ -191,6 +196,22 @@ def _restored_size(task: Undo) -> int:
         return runs[-1].before.size if runs else size
     except (Damaged, OSError):
         return 0
+
+
+def marked_as_undo(
+    tasks: Sequence[Undo], places: Iterable[Path], results: Iterable[Restored]
+) -> Iterator[Restored]:
+    """Yield the results of restoring in place; a mark on disk says until the last one to undo.
+
+    `places` are all directories that may have a mark of an interrupted undo. As long as there is a
+    mark, `--commit` is refused: it would leave one part of the files undone, and the rest for good.
+    """
+    marked = {task.directory for task in tasks}
+    for directory in marked:
+        mark_undoing(directory)
+    yield from results
+    for directory in marked.union(places):
+        unmark_undoing(directory)
 
 
 class _NothingRestored(Untouched):

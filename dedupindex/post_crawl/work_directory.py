@@ -24,6 +24,7 @@ from typing import Any
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.directory_format import check_new_or_ours, read_description
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, UNDOING, is_half_undone
 from dedupindex.runtime.files import (
     atomic_file,
     exclusive,
@@ -116,9 +117,20 @@ class WorkDirectory:
 def check_finished(plan: Path, roots: Iterable[Path]) -> None:
     """Raise `SettingsConflict` if a run in place of `plan` or in `roots` was interrupted.
 
-    Resumed, it needs the removed records of the files that it has replaced. Working files that
-    `--work` keeps elsewhere are found if the plan is in them.
+    Resumed, it needs the removed records of the files that it has replaced; an undo that was
+    interrupted needs those that are left. Working files that `--work` keeps elsewhere are found if
+    the plan is in them.
     """
+    for root in (roots := list(roots)):
+        if is_half_undone(root):
+            undo = f"bin/rewrite {shlex.quote(str(plan))} --undo"
+            mark = shlex.quote(str(root / DIRECTORY / UNDOING))
+            raise SettingsConflict(
+                f"an undo in {root} was interrupted: some files are restored, and the removed "
+                "records of the others are needed to restore these; nothing was changed: finish it "
+                f"first with {printable(undo)}, or, if the others are to stay as they are, delete "
+                f"{printable(mark)} and repeat this"
+            )
     for top in (plan.resolve().parent, *(work_directory([str(root)], None) for root in roots)):
         if not (top / _FILE).is_file():
             continue

@@ -44,6 +44,7 @@ from dedupindex.post_crawl.rewrite.undo_directory import (
     await_journals,
     awaited,
     has_undo_data,
+    unmark_undoing,
 )
 from dedupindex.runtime.atomic_replace import (
     being_written,
@@ -106,6 +107,8 @@ def rewrite(
         _remove_leftovers(job, containers, places)
         if job.out is None:
             job = job._replace(busy=_busy(containers))
+            for place in places:  # of an undo that was interrupted, and is not to be finished
+                unmark_undoing(place)
         if job.urls.host:
             _protect_for_others(job)
         yield from _outcomes(job, containers, processes, cluster)

@@ -15,6 +15,7 @@ from dedupindex.runtime.files import write_file
 DIRECTORY = ".rewrite"
 LOCK = "lock"  # held by a running process
 UNCORRECTED = "uncorrected"  # names of files, as JSON; no data that undoes anything
+UNDOING = "undoing"  # empty; there while an undo in place has not ended
 _AWAITED = "awaited"  # names of files, as JSON; an undo needs them
 
 
@@ -25,7 +26,7 @@ def file_key(name: str) -> str:
 
 def has_undo_data(directory: Path) -> bool:
     """Return whether runs have kept anything in a directory, and not only held its lock."""
-    return bool(kept_names(directory) - {LOCK, UNCORRECTED})
+    return bool(kept_names(directory) - {LOCK, UNCORRECTED, UNDOING})
 
 
 def kept_names(directory: Path) -> set[str]:
@@ -75,6 +76,22 @@ def await_journals(directory: Path, names: Set[str]) -> None:
 def mark_uncorrected(directory: Path, names: Set[str]) -> None:
     """Record on disk what `uncorrected` returns."""
     _record(directory / DIRECTORY / UNCORRECTED, names)
+
+
+def mark_undoing(directory: Path) -> None:
+    """Record on disk that an undo in place has begun."""
+    write_file(directory / DIRECTORY / UNDOING, b"")
+
+
+def unmark_undoing(directory: Path) -> None:
+    """Record that no undo in place is interrupted: it has ended, or a new run has begun."""
+    (directory / DIRECTORY / UNDOING).unlink(missing_ok=True)
+
+
+def is_half_undone(directory: Path) -> bool:
+    """Return whether an undo in place was interrupted, and there is something left to undo."""
+    home = directory / DIRECTORY
+    return (home / UNDOING).exists() and any(home.glob("*.jsonl"))
 
 
 def _record(path: Path, names: Set[str]) -> None:

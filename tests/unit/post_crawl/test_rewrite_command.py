@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.cli.rewrite import restore_file
 from dedupindex.errors import SettingsConflict
 from dedupindex.post_crawl.rewrite.journal import Journal
+from dedupindex.post_crawl.undo import Restored, Undo
 from dedupindex.post_crawl.work_directory import check_finished, working
 from dedupindex.warc.random_access import ExactRecord
 from tests.support.paths import ROOT
@@ -181,6 +183,63 @@ def test_in_place_undo_and_commit(
         assert (status, report["files"], report["left_alone"]) == (7, 2, 2) and content(
             source
         ) == after
+
+
+def interrupt_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt an undo after its first file."""
+    restored = list[str]()
+
+    def restore(_: None, task: Undo) -> Restored:
+        if restored:
+            raise KeyboardInterrupt
+        restored.append(task.name)
+        return restore_file(None, task)
+
+    monkeypatch.setattr("dedupindex.cli.rewrite.restore_file", restore)
+
+
+@pytest.mark.parametrize("undo", ["rewrite", "undedup"])
+def test_an_interrupted_undo_is_not_committed(
+    source: Path, run: Run, undo: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(source)
+    words = (
+        ("rewrite", "plan", "--undo") if undo == "rewrite" else ("undedup", source, "--in-place")
+    )
+    assert run("rewrite", "plan", "--in-place")[0] == 0
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_second(patch)
+        assert run(*words, "--jobs", "1")[0] == 130
+    half = content(source)
+    capsys.readouterr()
+    assert main(["rewrite", "plan", "--commit"]) == 5
+    said = capsys.readouterr().err
+    assert f"an undo in {source} was interrupted: some files are restored" in said
+    assert "finish it first with bin/rewrite plan --undo, or, if" in said
+    assert f"delete {source}/.rewrite/undoing and repeat this" in said
+    assert content(source) == half
+    status, done = run(*words)
+    assert (status, done["exact"], done["left_alone"]) == (0, 1, 0)
+    assert content(source) == before
+    assert not (source / ".rewrite" / "undoing").exists()
+
+
+@pytest.mark.parametrize("how", ["deleted", "rewritten"])
+def test_what_an_interrupted_undo_has_left_is_committed_if_it_is_to_stay(
+    source: Path, run: Run, how: str
+) -> None:
+    assert run("rewrite", "plan", "--in-place")[0] == 0
+    after = content(source)
+    with pytest.MonkeyPatch.context() as patch:
+        interrupt_second(patch)
+        assert run("rewrite", "plan", "--undo", "--jobs", "1")[0] == 130
+    if how == "deleted":
+        (source / ".rewrite" / "undoing").unlink()
+    else:
+        assert run("rewrite", "plan", "--in-place")[0] == 0
+        assert content(source) == after
+    status, done = run("rewrite", "plan", "--commit")
+    assert (status, done["files"]) == (0, 1 if how == "deleted" else 2)
 
 
 @pytest.mark.parametrize("committed", [False, True])
