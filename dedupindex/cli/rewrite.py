@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from itertools import chain
+from itertools import chain, tee
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from dedupindex.cli.options import (
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import (
     INDEX_PAGE,
+    absolute,
     check_outputs,
     index_steps,
     names_below,
@@ -387,10 +388,11 @@ def undo_all(
         results = side_by_side(restore_file, None, tasks, processes)
         with show_progress() as progress:
             shown = finished(results, "restoring", len(tasks), progress)
-            marked = marked_as_undo(tasks, places, shown)
-            status = print_restored(chain(not_restorable, marked))
-        if tasks and not status and not wants_json():
-            click.echo(as_called(f"next: {reread_step(shlex.join(map(str, roots)))}"))
+            printed, counted = tee(marked_as_undo(tasks, places, shown))
+            status = print_restored(chain(not_restorable, printed))
+        if any(one.state != "left_alone" for one in counted) and not wants_json():
+            step = reread_step(shlex.join(absolute(str(root)) for root in roots))
+            click.echo(as_called(f"next: {step}"))
         return status
 
 

@@ -500,6 +500,26 @@ def test_the_totals_of_undoing_add_up(source: Path, capsys: pytest.CaptureFixtur
     assert content(source) == before
 
 
+def test_an_undo_of_a_part_says_that_an_index_is_outdated(
+    source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names the directory from the root on, and says nothing if no file was restored."""
+    assert main(["rewrite", "p", "--in-place"]) == 0
+    monkeypatch.chdir(source.parent)
+    after = content(source)
+    for name in ("c.warc", "deep/b.warc.gz"):
+        (source / name).write_bytes(b"another file")
+    capsys.readouterr()
+    assert main(["undedup", source.name, "--in-place"]) == 7
+    assert "next:" not in capsys.readouterr().out
+    (source / "c.warc").write_bytes(after["c.warc"])
+    assert main(["undedup", source.name, "--in-place"]) == 7
+    said = capsys.readouterr().out
+    assert "1 left alone\n" in said
+    assert "next: an index that has these files is outdated: " in said
+    assert said.endswith(f"bin/index --replace {source} INDEX\n")
+
+
 def test_a_directory_without_journals_is_not_the_one_that_is_meant(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
