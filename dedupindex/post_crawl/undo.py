@@ -19,7 +19,7 @@ from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
-from dedupindex.post_crawl.rewrite.journal import FileBefore, Journal, name_of
+from dedupindex.post_crawl.rewrite.journal import FileAfter, FileBefore, Journal, name_of
 from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, place_of
 from dedupindex.post_crawl.rewrite.undo_directory import (
     DIRECTORY,
@@ -45,6 +45,8 @@ from dedupindex.post_crawl.undo_records import (
     write_records,
 )
 from dedupindex.runtime.atomic_replace import (
+    NOT_REPLACED,
+    PART_NAME,
     DrySink,
     FileSink,
     Sink,
@@ -82,6 +84,10 @@ _AWAITED = (
 _RESTORED_ALREADY = (
     f"an interrupted undo restored it and left its journal in {DIRECTORY}/: it stays as it is; "
     "bin/undedup DIR --in-place finishes that undo"
+)
+_NEITHER = (
+    "it is neither the file before the run nor the file after it: put one of these back and repeat "
+    "this"
 )
 _PUT_BACK = "it has in full all records that its undo data lists: it is copied as it is"
 
@@ -253,6 +259,10 @@ def _reported(task: Undo, work: Callable[[Undo], Restored]) -> Restored:
             result.findings = error.findings
         return result
     except OSError as error:
+        of_part = PART_NAME.fullmatch(os.path.basename(str(error.filename)))
+        if task.out is None and of_part and error.errno in NOT_REPLACED:
+            problem = f"it cannot be replaced: {error.strerror}"
+            return Restored(task.name, "left_alone", 0, problem)
         if error.errno == errno.ENOENT:
             return Restored(task.name, "left_alone", 0, f"{error.filename} is not there")
         if error.errno not in (errno.EIO, errno.EACCES, errno.EPERM, *_OF_A_PATH):
@@ -279,15 +289,18 @@ def _in_place(task: Undo) -> Restored:
             if size == before.size:
                 _check_is_before(source, before)
                 return Restored(task.name, "existing", after.revisits, "", size)
+            _check_size_after(size, after)
             size = _write_exact(source, journal, before, sink)
         return Restored(task.name, "exact", after.revisits, "", size)
     with removing(part), open_for_reading(path) as source, open_part(part) as file:
         lock_source(source)
         remove_stale_parts([path])
-        if os.fstat(source.fileno()).st_size == before.size:
+        size = os.fstat(source.fileno()).st_size
+        if size == before.size:
             _check_is_before(source, before)
             journal.clear()  # all that a run that was killed had still to do
             return Restored(task.name, "existing", after.revisits, "", before.size)
+        _check_size_after(size, after)
         size = _write_exact(source, journal, before, FileSink(file))
         _finish(source, file, before)
         if not is_still(path, source):
@@ -300,7 +313,13 @@ def _in_place(task: Undo) -> Restored:
 def _check_is_before(source: BinaryIO, before: FileBefore) -> None:
     """Raise `Untouched` if a file of the size before the run is not the file before the run."""
     if content_hash(source) != before.content_hash:
-        raise Untouched("it is neither the file before the run nor the file after it")
+        raise Untouched(_NEITHER)
+
+
+def _check_size_after(size: int, after: FileAfter) -> None:
+    """Raise `Untouched` if a file has not the size of the one that the run wrote."""
+    if size != after.size:
+        raise Untouched(_NEITHER)
 
 
 def _write_exact(source: BinaryIO, journal: Journal, before: FileBefore, sink: Sink) -> int:

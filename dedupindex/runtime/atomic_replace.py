@@ -26,6 +26,9 @@ from dedupindex.runtime.files import sync_directory
 from dedupindex.runtime.tables import amount
 
 PART_NAME = re.compile(r"\.([^/]*)\.[0-9a-f]{12}\.part")  # group 1: the name of the final file
+NOT_REPLACED = frozenset(  # of one file: an immutable one, or a mount point
+    (errno.EPERM, errno.EACCES, errno.EROFS, errno.EBUSY)
+)
 LONG_RANGE = 8 << 20  # bytes; a store copies ranges of at least 5 MiB by itself
 _CHUNK = 1 << 20
 _LONGEST_NAME = 230  # bytes; a longer name is replaced by its hash in the name of a part

@@ -57,6 +57,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
 from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome, outcome_of
 from dedupindex.post_crawl.rewrite.undo_directory import names_of
 from dedupindex.runtime.atomic_replace import (
+    NOT_REPLACED,
     ComparingSink,
     DrySink,
     FileSink,
@@ -84,8 +85,6 @@ ANOTHER = (
     "from this source, remove all files that are named so, and repeat the command; else name "
     "another folder with --out (are the arguments swapped?)"
 )
-
-_PROTECTED = (errno.EPERM, errno.EACCES, errno.EROFS, errno.EBUSY)  # immutable, or a mount point
 
 
 class RewriteJob(NamedTuple):
@@ -472,7 +471,7 @@ class FileRewriter:
         except (DedupError, OSError) as error:
             if is_still(path, self._source):
                 self._journal.clear()
-                if isinstance(error, OSError) and error.errno in _PROTECTED:
+                if isinstance(error, OSError) and error.errno in NOT_REPLACED:
                     raise Untouched(f"it cannot be replaced: {error.strerror}") from error
             elif isinstance(error, OSError):
                 raise DedupError(

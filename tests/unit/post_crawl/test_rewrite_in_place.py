@@ -361,6 +361,46 @@ def test_a_file_that_cannot_be_replaced_is_left_alone(
     assert content(source) == before
 
 
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EBUSY])
+def test_an_undo_names_the_file_that_cannot_be_replaced(
+    made: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not its temporary name, which the system names."""
+    source, replace = made / "in", os.replace
+    before = content(source)
+    run(RewriteJob(FakePlan(source)))
+
+    def refuse(old: Any, new: Any) -> None:
+        if new == source / "c.warc":
+            raise OSError(code, os.strerror(code), str(old), None, str(new))
+        replace(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        found = restore(Undo(source, "c.warc", None))
+    assert (found.state, found.problem) == (
+        "left_alone", f"it cannot be replaced: {os.strerror(code)}",
+    )  # fmt: skip
+    undo(source)
+    assert content(source) == before and parts(source) == []
+
+
+@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_an_undo_says_that_a_file_is_not_the_one_of_the_run(
+    made: Path, change: int, dry: bool
+) -> None:
+    source = made / "in"
+    run(RewriteJob(FakePlan(source)))
+    file = source / "c.warc"
+    after = file.read_bytes()
+    file.write_bytes(after[:change] if change < 0 else after + b"\n")
+    found = restore(Undo(source, "c.warc", None, dry=dry))
+    assert found.problem.startswith("it is neither the file before the run nor the file after it: ")
+    file.write_bytes(after)
+    assert restore(Undo(source, "c.warc", None, dry=dry)).state == "exact"
+
+
 def test_a_changed_file_is_not_rewritten(made: Path) -> None:
     source = made / "in"
     plan = FakePlan(source)
