@@ -478,11 +478,22 @@ def print_item(content: Any, lines: Iterable[str]) -> None:
 def print_result(content: Any, lines: Iterable[str] = (), notes: Iterable[str] = ()) -> None:
     """Print a result on stdout, with ``--json`` as JSON, otherwise as lines of text.
 
-    `notes` are printed on stderr, and only with the text. Raises `DedupError` if stdout cannot be
-    written to, as a disk is full: the command has done its work by then.
+    `notes` are printed on stderr, and only with the text. Raises `DedupError` as `work_done`.
+    """
+    with work_done():
+        print_item(content, lines)
+    for note in () if wants_json() else notes:
+        say(note)
+
+
+@contextmanager
+def work_done() -> Iterator[None]:
+    """Raise `DedupError` if stdout cannot be written to in the block, as a disk is full.
+
+    It says that the command has done its work by then.
     """
     try:
-        print_item(content, lines)
+        yield
     except OSError as error:
         if error.filename != STDOUT or isinstance(error, BrokenPipeError):
             raise
@@ -490,8 +501,6 @@ def print_result(content: Any, lines: Iterable[str] = (), notes: Iterable[str] =
             f"{STDOUT}: {error.strerror}: the command has done its work, and only its answer could "
             "not be written"
         ) from error
-    for note in () if wants_json() else notes:
-        say(note)
 
 
 def count_lines(

@@ -19,6 +19,7 @@ from dedupindex.cli.common import (
     say,
     status_7,
     warn,
+    work_done,
 )
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import (
@@ -155,16 +156,25 @@ def command(
             return _estimate(list(sources), sample, seed, chosen, progress, requests)
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
-    commands = _next(report, out, chosen.spark)
-    steps = _index_steps(report, sources, out, chosen)
-    _print_report(report, options["index"], sent, commands, steps)
-    listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
-    status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
-    if html is not None:  # last: the report is printed even if the page cannot be written
-        html_page.save(html, dedup_page.lines(report, list(sources), [*commands, *sent.lines()]))
+    commands, steps = _next(report, out, chosen.spark), _index_steps(report, sources, out, chosen)
+    try:
+        _print_report(report, options["index"], sent, commands, steps)
+    finally:  # lists and page are written even if the report cannot be printed
+        listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
+        status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
+        _save_page(html, report, sources, [*commands, *sent.lines()])  # last: it may fail
     return status
 
 
+def _save_page(
+    html: Path | None, report: DedupReport, sources: tuple[str, ...], more: list[str]
+) -> None:
+    """Write the page of a report, if it is wanted."""
+    if html is not None:
+        html_page.save(html, dedup_page.lines(report, list(sources), more))
+
+
+@work_done()
 def _print_report(
     report: DedupReport, index: Path | None, sent: SentRequests, commands: list[str],
     steps: list[str],

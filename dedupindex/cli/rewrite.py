@@ -392,7 +392,7 @@ def undo_all(
             status = print_restored(chain(not_restorable, printed))
         if any(one.state != "left_alone" for one in counted) and not wants_json():
             step = reread_step(shlex.join(absolute(str(root)) for root in roots))
-            click.echo(as_called(f"next: {step}"))
+            print_result({}, [f"next: {step}"])
         return status
 
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from dedupindex.cli.common import RESUMED, Command, say
+from dedupindex.cli.common import RESUMED, Command, print_result, say
 from dedupindex.cli.options import flag, option, path_or_address, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import index_step
@@ -28,7 +28,7 @@ from dedupindex.cli.rewrite import (
     undo_below,
 )
 from dedupindex.cli.verify import PLACE
-from dedupindex.errors import BadInput, as_called
+from dedupindex.errors import BadInput
 from dedupindex.object_store import (
     CountedRequests,
     check_conditions,
@@ -141,8 +141,7 @@ def command(
             task = task._replace(out=out)
         status = _restore(results, task, place, originals, jobs, requests)
     if out is not None and not dry_run and not wants_json():
-        for line in _next(results, str(out)):
-            click.echo(as_called(printable(line)))
+        print_result({}, map(printable, _next(results, str(out))))
     return status
 
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.conftest import MakeIndex
 from tests.support.captures import capture
 from tests.support.commands import typed
+from tests.support.rewriting import content
 from tests.unit.export.test_cdx_file import EVERYTHING
+from tests.unit.post_crawl.test_index_originals import two_crawls
 
 URL = "http://example.com/a"
+DONE = (
+    "dedupindex: standard output: No space left on device: the command has done its work, and "
+    "only its answer could not be written"
+)
 
 
 def run(redirections: str, *words: object) -> subprocess.CompletedProcess[str]:
@@ -48,11 +55,24 @@ def test_closed_streams_are_as_dev_null(index: Path, closed: str, tmp_path: Path
 def test_a_purge_whose_answer_cannot_be_written_says_that_it_is_done(index: Path) -> None:
     done = run(">/dev/full", "purge", index, "--url", URL, "--force")
     assert done.returncode == 3
-    assert done.stderr.splitlines()[-1] == (
-        "dedupindex: standard output: No space left on device: the command has done its work, and "
-        "only its answer could not be written"
-    )
+    assert done.stderr.splitlines()[-1] == DONE
     typed("list", index, status=10)
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_rewriting_whose_answer_cannot_be_written_says_that_it_is_done(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    """And writes the lists and the page that were asked for."""
+    archive = two_crawls(tmp_path / "archive", [Random(1).randbytes(1500)])
+    before, page, offsets = content(archive), tmp_path / "page.html", tmp_path / "offsets"
+    asked = ("--html", page, "--offsets", offsets)
+    done = run(">/dev/full", "dedup", archive, "--in-place", *asked, *more)
+    assert done.returncode == 3 and done.stderr.splitlines()[-1] == DONE
+    assert content(archive) != before and page.exists() and offsets.read_text()
+    done = run(">/dev/full", "undedup", archive, "--in-place", *more)
+    assert done.returncode == 3 and done.stderr.splitlines()[-1] == DONE
+    assert content(archive) == before
 
 
 @pytest.mark.parametrize("words", [("list",), ("export", "--cdx"), ("purge", "--list")])
