@@ -182,10 +182,11 @@ def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
             if fields.get("begun") or fields.get("rewritten"):
                 undo = ", by which bin/rewrite --undo restores what was rewritten in place"
                 in_place = fields.get("begun") or fields["rewritten"] == _IN_PLACE
+                delete = "" if in_place else f", or delete {top}, which nothing needs any more"
                 raise SettingsConflict(
                     f"{top} has the working files of a run with other sources "
                     f"({', '.join(before)}): its manifest and plan{undo if in_place else ''}. Name "
-                    "those sources, or another directory with --work"
+                    f"those sources, or another directory with --work{delete}"
                 )
             work = WorkDirectory(top, {"sources": named})  # nothing depends on those
             for directory in (work.manifest, work.plan):

@@ -380,11 +380,15 @@ def test_working_files_of_a_dry_run_with_other_sources_are_replaced(
     assert json.loads(out)["revisits"] == 3 and said == ""
     said = typed("dedup", other, "--out", archive, "--dry-run", status=5)[1]
     assert "has the working files of a run with other sources" in said and str(archive) in said
-    assert "by which bin/rewrite --undo restores" in said
+    assert "by which bin/rewrite --undo restores" in said and "or delete" not in said
     typed("rewrite", tmp_path / "archive.dedup/plan", "--undo")
     typed("dedup", archive, "--out", tmp_path / "out")
     said = typed("dedup", other, "--out", tmp_path / "out", status=5)[1]
     assert "its manifest and plan. Name those sources" in said and "in place" not in said
+    work = tmp_path / "out.dedup"
+    assert said.endswith(f"--work, or delete {work}, which nothing needs any more\n")
+    shutil.rmtree(work)
+    typed("dedup", other, "--out", tmp_path / "out")
 
 
 def test_the_same_sources_may_be_written_with_a_slash(tmp_path: Path) -> None:
