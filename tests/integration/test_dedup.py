@@ -738,7 +738,8 @@ def test_dependents_of_an_index_are_known_once_the_results_are_indexed(
         return found
 
     assert main(["dedup", *words, "--out", str(tmp_path / "out")]) == 0
-    assert (said := capsys.readouterr().out) and dependents() == 0
+    said = capsys.readouterr().out
+    assert dependents() == 0
     assert "next: repeat this with --update-index: the index has not read the results (" in said
     assert main(["dedup", *words, "--out", str(tmp_path / "out"), "--update-index"]) == 0
     assert dependents() == 3
