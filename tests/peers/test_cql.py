@@ -15,6 +15,7 @@ from dedupindex.cli import main
 from dedupindex.errors import BadInput, DedupError, IndexUnavailable
 from dedupindex.index.address import PASSWORD, USER, Address
 from dedupindex.index.engine import retry
+from dedupindex.index.engines.cassandra import cql
 from dedupindex.index.engines.cassandra.cql import (
     BATCH,
     IN_FLIGHT,
@@ -221,6 +222,19 @@ def hang_and_recover(cql: Session, key: bytes, table: str, cassandra: Ring) -> N
             assert cql.execute(get, key, 1) == [(b"v",)]
             return
     pytest.fail("it did not recover")
+
+
+def test_a_node_that_is_silent_for_less_than_the_timeout_is_not_given_up(
+    cassandra: Ring, keyspace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cql, "HEARTBEAT", 0.2)
+    address = Address.parse(cassandra.address(keyspace, timeout=18))  # as no other
+    get = Statement("SELECT release_version FROM system.local")
+    with closing(retry(partial(connect, address))) as session:
+        retry(partial(session.execute, get))
+        with cassandra.nodes[0].hanging():
+            time.sleep(2)  # a heartbeat is sent, and its answer would be waited for 0.2 seconds
+        assert session.execute(get)
 
 
 def test_connecting_to_a_closed_port_fails() -> None:

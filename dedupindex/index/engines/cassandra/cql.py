@@ -135,7 +135,8 @@ class _ClusterConnection:
                 execution_profiles={EXEC_PROFILE_DEFAULT: profile},
                 reconnection_policy=ConstantReconnectionPolicy(RECONNECT, None),
                 idle_heartbeat_interval=HEARTBEAT,
-                idle_heartbeat_timeout=HEARTBEAT,
+                # A node that was silent for a moment is not given up: a single one would be missed.
+                idle_heartbeat_timeout=max(HEARTBEAT, address.timeout),
                 connect_timeout=address.timeout,
                 control_connection_timeout=address.timeout,
             )
