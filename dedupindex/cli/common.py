@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import stat
 import sys
@@ -12,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any, BinaryIO
 
 import click
@@ -109,7 +111,8 @@ class Command(click.Command):
     A setting is taken from the command line, the environment (``DEDUPINDEX_<COMMAND>_<OPTION>``),
     the settings file or the default, in this order. It is named after its long option.
 
-    SIGTERM ends it like Ctrl-C, so that temporary files are removed, unless it has `own_signals`.
+    SIGTERM and SIGHUP end it like Ctrl-C, so that temporary files are removed, unless it has
+    `own_signals`.
     """
 
     context_class = _Context
@@ -199,6 +202,8 @@ class Command(click.Command):
             _check_temporary()
         if not self._own_signals and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.default_int_handler)
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
+                signal.signal(signal.SIGHUP, _on_hangup)
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -212,6 +217,19 @@ class Command(click.Command):
             with formatter.section(title):
                 for line in text.strip().splitlines():
                     formatter.write(f"  {line}\n")
+
+
+def _on_hangup(number: int, frame: FrameType | None) -> None:
+    """Raise `KeyboardInterrupt`; what is printed then on a terminal that is gone must not fail."""
+    outputs = select.poll()
+    outputs.register(1, 0)
+    outputs.register(2, 0)
+    for descriptor, event in outputs.poll(0):
+        if event & select.POLLHUP:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, descriptor)
+            os.close(null)
+    raise KeyboardInterrupt
 
 
 def _check_temporary() -> None:

@@ -153,6 +153,7 @@ def _check_started(started: Future[int]) -> None:
 
 def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the parent does on it
     # If the parent is killed, this process would wait for tasks forever, and hold its locks.
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)

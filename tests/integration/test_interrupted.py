@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -82,6 +83,27 @@ def run(*_, **__):
 cli.group.main = run
 sys.exit(cli.main())
 """
+_WAITING = """
+import signal, sys
+import click
+from dedupindex import cli
+from dedupindex.cli.common import Command
+
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+
+@click.command(cls=Command, interrupted="repeat it")
+def waiting():
+    try:
+        print("ready", flush=True)
+        signal.sigtimedwait([signal.SIGUSR1], 60)
+    finally:
+        open(sys.argv[1], "w").write("cleaned up")
+
+cli.group.get_command = lambda *_: waiting
+status = cli.main(["lookup"])
+open(sys.argv[1], "a").write(f", {status}")
+sys.exit(status)
+"""
 
 
 def test_a_query_that_is_interrupted(tmp_path: Path) -> None:
@@ -138,6 +160,37 @@ def test_processes_at_work_end_with_their_parent_and_say_nothing() -> None:
         os.killpg(process.pid, signal.SIGINT)
         _, talk = process.communicate(timeout=120)  # until nobody has these pipes any more
     assert (process.returncode, talk) == (130, b"dedupindex: interrupted\n")
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_hangup_is_an_interruption_unless_it_is_ignored(tmp_path: Path, ignored: bool) -> None:
+    """As ``nohup`` ignores it."""
+    trap = "trap '' HUP; " if ignored else ""
+    words = ["bash", "-c", f'{trap}exec "$@"', "bash", sys.executable, "-c", _WAITING]
+    with subprocess.Popen(
+        [*words, tmp_path / "said"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGHUP)
+        if ignored:
+            process.send_signal(signal.SIGUSR1)  # it goes on
+        _, talk = process.communicate(timeout=120)
+    expected = (0, b"") if ignored else (130, b"dedupindex: interrupted; repeat it")
+    assert (process.returncode, talk.strip()) == expected
+
+
+def test_a_command_whose_terminal_is_gone_cleans_up(tmp_path: Path) -> None:
+    """What it prints then goes nowhere, and is no error."""
+    said = tmp_path / "said"
+    process, terminal = pty.fork()
+    if not process:
+        os.execv(sys.executable, [sys.executable, "-c", _WAITING, str(said)])
+    assert os.read(terminal, 5) == b"ready"
+    os.close(terminal)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert said.read_text() == "cleaned up, 130"
 
 
 def test_processes_that_are_interrupted_while_they_begin() -> None:
