@@ -13,6 +13,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.progress import watched
 from dedupindex.runtime.tables import names_text, singular
-from dedupindex.timestamps import digits_of_date
+from dedupindex.timestamps import date_of_digits, digits_of_date
 from dedupindex.urlkey import counted_host
 
 CHANGES = ("new", "gone", "same", "changed")  # of URLs, from the first crawl to the second
@@ -72,7 +73,7 @@ class CrawlComparison(NamedTuple):
     others: dict[str, int] | None  # the sums of all other hosts, exact
     # Sentences on files that were not read, or purged; if there are any, `CHANGES` are not known.
     warnings: list[str]
-    remarks: list[str]  # sentences on files of which some records could not be read
+    remarks: list[str]  # on files of which some records could not be read, and wrong order
 
     def as_json(self) -> dict[str, Any]:
         return self._asdict()
@@ -86,6 +87,18 @@ class _SeenUrl(NamedTuple):
     digest: bytes
     size: int  # bytes of payload, -1 unknown
     is_revisit: bool
+
+
+@dataclass
+class _Side:
+    """What was read of one of the crawls."""
+
+    refused: int = 0  # revisits of payloads that the index refuses
+    earliest: bytes = b"99991231235959"  # date of a capture or revisit, 14 digits
+    latest: bytes = b""
+
+    def add(self, date: bytes) -> None:
+        self.earliest, self.latest = min(self.earliest, date), max(self.latest, date)
 
 
 def compare(
@@ -106,10 +119,10 @@ def compare(
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
         sides = _sides(view, store, first, second)
-        sums, total, refused = Sums(len(COLUMNS)), [0] * len(COLUMNS), [0, 0]
+        sums, total, seen = Sums(len(COLUMNS)), [0] * len(COLUMNS), (_Side(), _Side())
         keys = engine.identity.settings.keys()
         known = watched(by_key(view, keys), "reading", view.counts().captures, on_progress)
-        lines = sorted_lines(_lines(view, known, sides, refused))
+        lines = sorted_lines(_lines(view, known, sides, seen))
         by_url = groupby(lines, key=lambda line: line[:32])
         for _, group in watched(by_url, "comparing URLs", 0, on_progress):
             host, amounts = _changes(group)
@@ -120,11 +133,13 @@ def compare(
             if not total[_COLUMN[f"{side}_stored"]] + total[_COLUMN[f"{side}_revisits"]]:
                 _require_known(view, store, name)
         warnings = [] if store is None else _unread(view, store, {
-            first: total[_COLUMN["first_revisits"]] + refused[0],
-            second: total[_COLUMN["second_revisits"]] + refused[1],
+            first: total[_COLUMN["first_revisits"]] + seen[0].refused,
+            second: total[_COLUMN["second_revisits"]] + seen[1].refused,
         })  # fmt: skip
         warnings += _purged(view, store, first, second)
         remarks = _damaged(view, first, second)
+        if seen[0].earliest > seen[1].latest > b"":
+            remarks.append(_later(first, second, seen[1].latest))
     rows: list[dict[str, Any]] = [
         {"host": host.decode("utf-8", "backslashreplace") or None, **_named(amounts)}
         for host, amounts in sums.largest(min(top or MOST, MOST), _COLUMN[order])
@@ -285,16 +300,25 @@ def _damaged(view: View, *crawls: str) -> list[str]:
     ]
 
 
+def _later(first: str, second: str, latest: bytes) -> str:
+    """Return a remark for crawls that are named in the wrong order."""
+    return (
+        f"crawl {first}, named as the earlier one, began after the last capture of {second} "
+        f"({date_of_digits(latest).decode()}). So new means what only the older crawl has. For the "
+        f"usual order give --crawl {shlex.quote(first)} --compare {shlex.quote(second)}"
+    )
+
+
 def _lines(
     view: View,
     known: Iterable[tuple[bytes, bytes, list[bytes]]],
     sides: dict[int, int],
-    refused: list[int],
+    seen: Sequence[_Side],
 ) -> Iterator[bytes]:
     """Yield a line for each capture and revisit of the two crawls, with its size if any has it.
 
     `known` is what `by_key` yields of the whole index.
-    Revisits of payloads that the index refuses are left out, as these are; `refused` counts them.
+    Revisits of payloads that the index refuses are left out, as these are; `seen` counts them.
     """
     digest, size, held = b"", -1, list[tuple[bytes, _SeenUrl]]()
 
@@ -314,14 +338,16 @@ def _lines(
             size = max(size, -1 if capture.size_of_record else capture.size)
             if side is not None:
                 date = digits_of_date(capture.date)
+                seen[side].add(date)
                 held.append((capture.url, _SeenUrl(side, date, prefix, -1, False)))
         for revisit in revisits(ledger, sides.get):
             side = sides.get(revisit.container)
             size = max(size, revisit.size)
             if side is not None and revisit.refused:
-                refused[side] += 1
+                seen[side].refused += 1
             elif side is not None:
                 date = digits_of_date(revisit.date)
+                seen[side].add(date)
                 held.append((revisit.url, _SeenUrl(side, date, prefix, -1, True)))
     yield from (_line(url, answer, size) for url, answer in held)
 

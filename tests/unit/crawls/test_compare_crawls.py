@@ -271,6 +271,25 @@ def test_files_that_could_not_be_read_whole_are_named(tmp_path: Path) -> None:
     assert remark in web.get("/pages/compare?first=old&second=new").text
 
 
+def test_a_crawl_named_as_the_earlier_one_that_is_the_later_one_is_remarked_on(
+    tmp_path: Path,
+) -> None:
+    for name, day in (("old", b"1"), ("new", b"2")):
+        record = response(day, Target_URI=b"http://a.example/", Date=b"2026-01-0%bT00:00:00Z" % day)
+        (tmp_path / f"{name}.warc.gz").write_bytes(gz(record))
+        mode = "--add" if name == "new" else "--all"
+        typed("index", mode, "--crawl", name, tmp_path / f"{name}.warc.gz", tmp_path / "index")
+    words = ("report", tmp_path / "index", "--json", "--compare")
+    assert json.loads(typed(*words, "old", "--crawl", "new")[0])["remarks"] == []
+    answer, noted = typed(*words, "new", "--crawl", "old")
+    [remark] = json.loads(answer)["remarks"]
+    assert remark in noted and remark == (
+        "crawl new, named as the earlier one, began after the last capture of old "
+        "(2026-01-01T00:00:00Z). So new means what only the older crawl has. For the usual order "
+        "give --crawl new --compare old"
+    )
+
+
 def test_crawls_that_there_are_are_named_the_newest_first(tmp_path: Path) -> None:
     index = begin(tmp_path)
     files = [f"from-files-{n}" for n in range(3)]
