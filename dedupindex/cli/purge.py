@@ -16,7 +16,14 @@ from typing import Any, BinaryIO, TypeVar
 import click
 import orjson
 
-from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, print_result, say
+from dedupindex.cli.common import (
+    NOTHING_FOUND,
+    Command,
+    is_typed,
+    print_json,
+    print_result,
+    say,
+)
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
@@ -37,6 +44,7 @@ from dedupindex.post_crawl.purge.remove import (
     survey,
     unread_as_text,
 )
+from dedupindex.post_crawl.purge.remove import history as purges_of
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.timestamps import check_date
@@ -59,6 +67,7 @@ bin/purge my-index --crawl weekly-7
 bin/purge my-index --container s3://bucket/warcs/2020/    # all files below it
 bin/purge my-index --host example.com --list > files.jsonl    # which files still have them
 bin/purge my-index --url http://example.com/secret --force
+bin/purge my-index --history                       # what was purged when, and by whom
 """
 
 
@@ -120,11 +129,16 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
 @_target_options
 @flag("--force", setting=False, help="Remove them even if revisits depend, or may depend, on them.")
+@flag(
+    "--history", setting=False, help="Print the last 1000 purges of INDEX, oldest first, and end."
+)
 @option(
     "--expect", default="", setting=False, metavar="FINGERPRINT",
     help="Remove nothing unless bin/impact --json has this fingerprint still.",
 )  # fmt: skip
-def command(index: Path, force: bool, expect: str, listed: bool, **options: Any) -> int:
+def command(
+    index: Path, force: bool, history: bool, expect: str, listed: bool, **options: Any
+) -> int:
     """Remove captures from INDEX; the next copies that it knows become the originals.
 
     The WARC files are not changed: whoever can read them can still read the payload. To take it
@@ -135,8 +149,10 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
     changed since they were indexed, or in the WARCs of a crawl that was answered with originals and
     not indexed yet. Purged captures do not come back when their files are read again; captures of
     the same URL that are made later are added. With --crawl the statistics of the crawl are
-    removed, too.
+    removed, too. INDEX remembers what was purged, when and by whom: --history.
     """
+    if history:
+        return _print_history(index)
     target = _target(options)
     on_item = _print_item if listed else None
     with show_progress(prints=listed) as progress:
@@ -144,6 +160,30 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
             index, target, force=force, expected=expect, on_item=on_item, on_progress=progress
         )
     return _report(index, target, found, listed=listed, purged=True)
+
+
+def _print_history(index: Path) -> int:
+    """Print the purges that an index remembers; returns the exit status."""
+    for name in click.get_current_context().params:
+        if is_typed(name) and name not in ("index", "history", "json"):
+            raise click.UsageError(f"--history takes no --{name.replace('listed', 'list')}")
+    found = purges_of(index)
+    print_result({"purges": found}, map(_purge_as_text, found))
+    if not found:
+        say("nothing was purged from this index")
+    return 0
+
+
+def _purge_as_text(purge: dict[str, Any]) -> str:
+    names = ", ".join(purge["names"])
+    if more := purge["of"] - len(purge["names"]):
+        names += f" and {more:,} more"
+    counts = [f"{purge[name]:,} {name}" for name in ("originals", "copies", "revisits", "unmerged")]
+    forced = ""
+    if purge["forced"]:
+        forced = f"; --force: {purge['dependents']:,} revisits depended on them"
+    what = f"{purge['time']}  {purge['by']}  {purge['kind']} {names}"
+    return f"{what}: {singular(', '.join(counts) + forced)}"
 
 
 def _target(options: dict[str, Any]) -> Target:
@@ -259,9 +299,12 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
 def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey) -> Iterator[str]:
     """Yield a line for each name that was not found, with what may be wrong with it."""
     crawls, files, removed = set[str](), dict[str, str](), dict[str, str]()
+    purged = _purged_at(index, kind) if absent else {}
     for name in absent:
         hint = _hint(index, kind, name, found)
-        if not hint and kind is TargetKind.CRAWL:
+        if isinstance(name, str) and name in purged:
+            hint = f" (it was purged at {purged[name]})"
+        elif not hint and kind is TargetKind.CRAWL:
             if not crawls:
                 crawls, removed = crawl_names(index) - {""}, removed_crawls(index)
             hint = f" ({suggestion(name, sorted(crawls), removed)})"
@@ -272,6 +315,12 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
                 near = [f"{name}/"]
             hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         yield f"not found: {name}{hint}"
+
+
+def _purged_at(index: Path, kind: TargetKind) -> dict[str, str]:
+    """Return the names of one kind that were purged, each with the time of the last purge."""
+    purges = [purge for purge in purges_of(index) if purge["kind"] == kind.value]
+    return {name: purge["time"] for purge in purges for name in purge["names"]}
 
 
 def _files(index: Path) -> dict[str, str]:

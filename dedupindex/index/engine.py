@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dedupindex.index.shared_filter import SharedFilter
     from dedupindex.runtime.spark import Cluster
 
+PURGES_KEPT = 1000  # purges that an index remembers
 PLACES_KEPT = 4 * MEGABYTE  # bytes of memory for the container names that an open index caches
 AHEAD = 1000  # lookups whose digests are worth one `Finder.prefetch`
 ATTEMPTS, PAUSE = 5, 0.5  # of `retry`; seconds before the second attempt, doubled each time
@@ -203,6 +204,7 @@ class Load(NamedTuple):
     containers: list[IndexedContainer] = []
     dropped: frozenset[str] = frozenset()  # containers whose captures are removed first
     metadata: dict[str, Any] = {}  # is kept with the index: which command made it
+    purges: Sequence[dict[str, Any]] = ()  # that the index is to remember, see `Engine.purges`
     ledger: list[Path] = []  # runs of items for the ledger
     ledger_lacks: bool = False  # whether the source of a copy did not know all items
     drops: Drops | None = None  # which items the ledger is to remove
@@ -288,6 +290,9 @@ class Engine(Protocol):
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the last load."""
+
+    def purges(self) -> list[dict[str, Any]]:
+        """Return the last `PURGES_KEPT` purges, the oldest first."""
 
     def visits(self, view: View, prefix: bytes) -> Iterator[bytes]:
         """Yield the bodies of visits (`format.visits`) whose URL parts of keys have a prefix.

@@ -62,7 +62,8 @@ def copy_to_engine(
             if "engine" in signature:
                 signature["engine"] = engine
             load, content = _load_of(view, signature, scratch, on_progress)
-            load = load._replace(ledger_lacks=bool(source.ledger_gap()))
+            gap = bool(source.ledger_gap())
+            load = load._replace(ledger_lacks=gap, purges=source.purges())
             before(load)
             if not loaded:
                 other.load(load)

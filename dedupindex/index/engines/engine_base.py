@@ -15,7 +15,14 @@ from dedupindex.counts import OnProgress, silent
 from dedupindex.digest import Digest
 from dedupindex.digest_filter import PartInfo
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
-from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, View
+from dedupindex.index.engine import (
+    PLACES_KEPT,
+    PURGES_KEPT,
+    Engine,
+    IndexCounts,
+    Load,
+    View,
+)
 from dedupindex.index.filter_store import FilterStore
 from dedupindex.index.format import cells, ledger, url_index, visits
 from dedupindex.index.format.cells import ContainerRef, Keys, answers, decode, entries_of
@@ -173,7 +180,7 @@ class CellTally:
 
 META: dict[str, Any] = {  # what an index records of itself, before its first load
     "captures": 0, "digests": 0, "checksum": 0, "next_number": 1, "note": {}, "own_digests": True,
-    "ledger": [],
+    "ledger": [], "purges": [],
 }  # fmt: skip
 _COPIES_TRIED = 10
 
@@ -190,6 +197,7 @@ def meta_after(
         "note": load.metadata or meta["note"],
         "own_digests": meta["own_digests"] and (load.own_digests or not load.runs),
         "ledger": ledger,
+        "purges": [*meta["purges"], *load.purges][-PURGES_KEPT:],
     }
 
 
@@ -256,6 +264,9 @@ class FileEngine(Engine):
 
     def metadata(self) -> dict[str, Any]:
         return dict(self._meta("note", {}))
+
+    def purges(self) -> list[dict[str, Any]]:
+        return list(self._meta("purges", []))
 
     def _meta(self, name: str, default: Any) -> Any:
         with self._view_or_none() as view:

@@ -7,7 +7,11 @@ row nor its own container, when read again, brings it back.
 
 from __future__ import annotations
 
+import getpass
+import os
 import shutil
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -60,12 +64,13 @@ from dedupindex.post_crawl.purge.survey_impact import ImpactSurvey
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind, resolve
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive
-from dedupindex.runtime.tables import names_text, singular
+from dedupindex.runtime.tables import names_text, printable, singular
 
 SCRATCH = "purging"
 LISTED = 1000  # containers and crawls in JSON
 RUN_BYTES = 32 << 20  # staged in memory, before it goes to disk
 _MAX_NAMED = 5  # crawls or files in a sentence
+_REMEMBERED = 20  # names in the history of purges
 _LIVE_AT_ONCE = 1000  # captures of crawls
 
 
@@ -187,8 +192,9 @@ def _purge(
             sample = spot_check.sample_purge(view, settings, writer.paths)
         purged = [container._replace(purged=True) for container in resolved.registered]
         drops = resolved.takes_item if survey.rewrites else None
-        if writer.paths or purged or drops:
-            load = Load(writer.paths, (), purged, drops=drops, own_digests=True)
+        done = [] if found.is_empty else [_remembered(target, found, force=allowed.force)]
+        if writer.paths or purged or drops or done:
+            load = Load(writer.paths, (), purged, purges=done, drops=drops, own_digests=True)
             engine.load(load._replace(on_progress=on_progress))
         if store is not None:  # last: until then an interrupted purge can be repeated
             remove_live(store, resolved, settings)
@@ -198,6 +204,43 @@ def _purge(
                     while store.write(partial(_drop_statistics, name=name)):
                         pass
     return found, sample
+
+
+def history(index: Path) -> list[dict[str, Any]]:
+    """Return the last purges of an index, at most `PURGES_KEPT`, the oldest first.
+
+    Each has ``time`` (RFC 3339), ``by`` (user and host), ``kind``, ``names`` (at most `_REMEMBERED`
+    names, URLs or captures) and how many ``of`` them there were, whether it was ``forced``, and the
+    counts of what was removed.
+    """
+    with closing(open_index(index)) as engine:
+        return engine.purges()
+
+
+def _remembered(target: Target, found: PurgeSurvey, *, force: bool) -> dict[str, Any]:
+    """Return what an index remembers of a purge; see `history`."""
+    names: list[str] = [printable(text) for text in target.texts[:_REMEMBERED]]
+    for capture in target.captures[:_REMEMBERED]:
+        url, date = capture.url.decode("utf-8", "backslashreplace"), capture.date.decode()
+        names.append(f"{capture.digest} {url} {date}".rstrip())
+    impact = found.impact
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # it has no name, as in a container
+        user = str(os.getuid())
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "by": f"{user}@{socket.gethostname()}",
+        "kind": target.kind.value,
+        "names": names,
+        "of": len(target.texts) + len(target.captures),
+        "forced": force,
+        "originals": impact.originals.captures,
+        "copies": impact.copies.captures,
+        "revisits": impact.revisits.captures,
+        "unmerged": found.live,
+        "dependents": impact.dependents.captures,
+    }
 
 
 def _surveyed(survey: ImpactSurvey, live: int, unread: dict[str, int]) -> PurgeSurvey:

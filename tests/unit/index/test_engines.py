@@ -27,12 +27,14 @@ from dedupindex.errors import (
     StrategyUnavailable,
 )
 from dedupindex.index import open_index
-from dedupindex.index.engine import IndexedContainer, Load
+from dedupindex.index.engine import PURGES_KEPT, IndexedContainer, Load
+from dedupindex.index.engines.lmdb.lmdb_engine import LmdbEngine
 from dedupindex.index.format import cells
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.format.visits import Visit
 from dedupindex.index.identity import FILE, Settings, read_identity
 from dedupindex.index.load.runs import RunWriter
+from dedupindex.indexer.copy_index import copy_to_engine
 from dedupindex.lookup.decide import Match, Query, Strategy, find
 from dedupindex.urlkey import urlkey
 from tests.conftest import ENGINES, On
@@ -465,6 +467,40 @@ def test_the_metadata_of_the_last_load_that_had_any_is_kept(bench: Bench) -> Non
     bench.load([capture(2)])
     with bench.open() as engine:
         assert engine.metadata() == {"sources": ["a"]}
+
+
+def test_the_last_purges_are_remembered(bench: Bench, tmp_path: Path) -> None:
+    with bench.open(write=True) as engine:
+        assert engine.purges() == []
+        engine.load(Load(purges=[{"n": 0}]))
+    bench.load([capture()])
+    with bench.open(write=True) as engine:
+        engine.load(Load(purges=[{"n": 1}]))
+        if bench.packs:
+            engine.compact()
+        assert engine.purges() == [{"n": 0}, {"n": 1}]
+        (tmp_path / "copy").mkdir()
+        copy_to_engine(engine, tmp_path / "copy", "lmdb")
+        engine.load(Load(purges=[{"n": n} for n in range(2, PURGES_KEPT + 1)]))
+    with bench.open() as engine:
+        assert engine.purges() == [{"n": n} for n in range(1, PURGES_KEPT + 1)]
+        assert engine.check() == []
+    with closing(open_index(tmp_path / "copy")) as engine:
+        assert engine.purges() == [{"n": 0}, {"n": 1}]
+
+
+@pytest.mark.parametrize("make", ["lmdb"], indirect=True)
+def test_an_index_that_was_made_before_purges_were_remembered(bench: Bench) -> None:
+    bench.load([capture()])
+    with bench.open(write=True) as engine:
+        assert isinstance(engine, LmdbEngine)
+        trees = engine._trees
+        assert trees is not None
+        with trees.env.begin(write=True) as txn:
+            assert txn.delete(b"purges", db=trees.meta)
+        assert engine.purges() == [] == engine.check()
+        engine.load(Load(purges=[{"n": 0}]))
+        assert engine.purges() == [{"n": 0}]
 
 
 # --- what an index refuses -----------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import tempfile
 import time
 from collections import Counter
@@ -12,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -371,6 +374,56 @@ def test_a_directory_and_a_file_in_it_are_both_found_in_crawls(tmp_path: Path) -
     target = ("--container", "/w/2020/", "--container", file)
     found = json.loads(typed("impact", index, *target, "--json")[0])
     assert found["unmerged"] == 1 and found["not_found"] == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_index_remembers_what_was_purged(on: On, tmp_path: Path, engine: str) -> None:
+    with on(engine) as new:
+        index = begin(tmp_path, new())
+        captures = [capture(n, url, n, container=FILES[0]) for n, url in enumerate(URLS, 1)]
+        load(index, captures, [revisit_of(captures[0], URLS[1], 4)])
+        said = "nothing was purged from this index\n"
+        assert typed("purge", index, "--history") == ("", said)
+        url = URLS[0].decode()
+        typed("purge", index, "--url", url, status=5)  # a revisit depends on it
+        typed("purge", index, "--url", "http://example.com/none", status=10)
+        assert typed("purge", index, "--history")[1] == said
+        typed("purge", index, "--url", url, "--force")
+        again = typed("purge", index, "--url", url, status=10)[1]
+        lines = "".join(
+            orjson.dumps({"digest": str(sha1(n)), "url": URLS[2].decode()}).decode() + "\n"
+            for n in range(30)
+        )
+        typed("purge", index, "--captures", "-", text=lines)
+        first, second = json.loads(typed("purge", index, "--history", "--json")[0])["purges"]
+        assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", first["time"])
+        assert again == f"not found: {url} (it was purged at {first.pop('time')})\n"
+        assert first.pop("by").endswith(f"@{socket.gethostname()}")
+        assert first == {
+            "kind": "url", "names": [url], "of": 1, "forced": True, "originals": 1, "copies": 0,
+            "revisits": 0, "unmerged": 0, "dependents": 1,
+        }  # fmt: skip
+        assert (second["kind"], second["of"], len(second["names"])) == ("capture", 30, 20)
+        assert second["names"][3] == f"{sha1(3)} {URLS[2].decode()}" and second["originals"] == 1
+        one, other = typed("purge", index, "--history")[0].splitlines()
+        assert one.endswith(
+            f"url {url}: 1 original, 0 copies, 0 revisits, 0 unmerged; --force: 1 revisit depended "
+            "on them"
+        )
+        assert other.endswith(
+            f"{second['names'][-1]} and 10 more: 1 original, 0 copies, 0 revisits, 0 unmerged"
+        )
+        said = typed("purge", index, "--history", "--url", url, "--list", status=2)[1]
+        assert "--history takes no --url" in said
+
+
+def test_a_purge_of_captures_that_are_not_merged_is_remembered(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    with closing(LmdbStore(index)) as store:
+        report(store, "open", capture(21, URLS[0], 1, container="new.warc.gz"))
+    typed("purge", index, "--host", "example.com")
+    [found] = json.loads(typed("purge", index, "--history", "--json")[0])["purges"]
+    assert (found["originals"], found["unmerged"]) == (0, 1)
 
 
 def test_many_containers_are_found_in_many() -> None:

@@ -22,6 +22,7 @@ from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.engine import (
     PLACES_KEPT,
+    PURGES_KEPT,
     Engine,
     IndexCounts,
     Load,
@@ -193,6 +194,9 @@ class CassandraEngine(Engine):
     def metadata(self) -> dict[str, Any]:
         return self._about().state().note if self._exists else {}
 
+    def purges(self) -> list[dict[str, Any]]:
+        return self._about().state().purges if self._exists else []
+
     def load(self, load: Load) -> MergeOutcome:
         """Commit a load; what it has written before an error stays."""
         return self._load(load, None)
@@ -330,6 +334,7 @@ class CassandraEngine(Engine):
             state.containers = sum(1 for _ in view.registrations())
         state.generation += 1
         state.note = load.metadata or state.note
+        state.purges = [*state.purges, *load.purges][-PURGES_KEPT:]
         state.own_digests = state.own_digests and (load.own_digests or not load.runs)
         lease.check()
         whole.write(about, load, self._view().registrations(), state.written)

@@ -82,6 +82,7 @@ class IndexState:
     own_digests: bool = True
     written: int = 0  # the latest timestamp of a capture, microseconds since 1970
     note: dict[str, Any] = field(default_factory=dict)
+    purges: list[dict[str, Any]] = field(default_factory=list)
 
 
 class About:

@@ -73,6 +73,8 @@ class IndexTrees(NamedTuple):
         """Return a value of `meta`; raises `Damaged`, also if it is missing."""
         key = name.encode()
         value = txn.get(key, db=self.meta)
+        if value is None and name == "purges":  # of an index that was made before there were any
+            return []
         if value is None:
             raise Damaged(f"the index has lost its {name!r}; restore it from a copy")
         return json.loads(cells.unsealed(key, bytes(value)))
@@ -449,7 +451,7 @@ class LmdbEngine(FileEngine):
                 if self._trees is not None:
                     with self._trees.env.begin() as old:
                         trees.inherit(txn, self._trees, old, load.dropped)
-                        inherited = ("next_number", "note", "own_digests")
+                        inherited = ("next_number", "note", "own_digests", "purges")
                         meta = META | {name: self._trees.get(old, name) for name in inherited}
                 trees.register(txn, load, meta_after(meta, load, outcome, writer.write()))
             env.sync(True)

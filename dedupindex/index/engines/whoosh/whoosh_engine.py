@@ -157,7 +157,8 @@ class WhooshView(FileView):
         found = self.about(files.META)
         if found is None and self.leaves:
             raise KeyError("there are no counts")
-        absent = {"ledger": [], "own_digests": False}  # of the first indexes of format 2
+        # of the first indexes of format 2
+        absent = {"ledger": [], "own_digests": False, "purges": []}
         return absent | found[1] if found else META | {"containers": 0}
 
     def close(self) -> None:
