@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -311,7 +312,8 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
         elif not hint and kind is TargetKind.CONTAINER:
             files = files or _files(index)
             near = [files[stem] for stem in get_close_matches(_stem(name), files)]
-            if any(file.startswith(f"{name}/") for file in files.values()):
+            below = tuple({f"{name}/", f"{os.path.abspath(name)}/"})
+            if any(file.startswith(below) for file in files.values()):
                 near = [f"{name}/"]
             hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         yield f"not found: {name}{hint}"

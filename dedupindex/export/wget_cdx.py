@@ -16,12 +16,17 @@ from operator import itemgetter
 
 from dedupindex.capture import Capture
 from dedupindex.digest import CANONICAL, CUT_DIGEST, Digest, is_cut
+from dedupindex.errors import BadInput
 from dedupindex.timestamps import sort_key
-from dedupindex.urlkey import host_of
+from dedupindex.urlkey import host_name, host_of, meant_host
 
 HEADER = b" CDX a k u\n"
 _NOT_IN_COLUMN = re.compile(rb"[\x00-\x20\x7f]")
-_ORIGIN = re.compile(rb"[a-z][a-z0-9+.-]*://[^/?#]+", re.IGNORECASE)
+_ORIGIN = re.compile(
+    rb"[a-z][a-z0-9+.-]*://[^/?#:@\x00-\x20\x7f][^/?#\x00-\x20\x7f]*(?=[/?#]|\Z)", re.IGNORECASE
+)
+_OTHER_SCHEME = re.compile(rb"[a-z][a-z0-9+.-]*:(?!//|\d)", re.IGNORECASE)  # ``mailto:``
+_SHOWN = 80  # bytes of a line in an error
 _SEED, _HOST, _OTHER = range(3)
 
 
@@ -45,9 +50,12 @@ class CrawlScope:
 
 
 def read_scope(seeds: Iterable[bytes] = (), hosts: Iterable[bytes] = ()) -> CrawlScope:
-    """Read a URL or host from each line; blank lines and lines that begin with # are skipped."""
-    urls = frozenset(map(_as_fetched, _lines(seeds)))
-    named = frozenset(line.lower().strip(b".") for line in _lines(hosts))
+    """Read a URL or host from each line; blank lines and lines that begin with # are skipped.
+
+    Raises `BadInput` for a line that is none.
+    """
+    urls = frozenset(_as_fetched(number, line) for number, line in _lines(seeds))
+    named = frozenset(_as_host(number, line) for number, line in _lines(hosts))
     return CrawlScope(urls, named | {host_of(url) for url in urls})
 
 
@@ -107,16 +115,39 @@ def _unusable_reason(digest: Digest, capture: Capture, bridge: bool) -> str:
     return ""
 
 
-def _lines(given: Iterable[bytes]) -> Iterator[bytes]:
-    return (line for line in map(bytes.strip, given) if line and not line.startswith(b"#"))
+def _lines(given: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not skipped, with their numbers."""
+    for number, line in enumerate(map(bytes.strip, given), 1):
+        if line and not line.startswith(b"#"):
+            yield number, line
 
 
-def _as_fetched(url: bytes) -> bytes:
+def _as_host(number: int, line: bytes) -> bytes:
+    try:
+        host_name(line.decode())
+        if hint := meant_host(line.decode()):
+            raise BadInput(f"{_shown(line)} is not a host name: give {hint}")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"line {number} of the hosts is not a host name: {_shown(line)}") from error
+    except BadInput as error:
+        raise BadInput(f"line {number} of the hosts: {error}") from error
+    return line.lower().strip(b".")
+
+
+def _shown(line: bytes) -> str:
+    return repr(line[:_SHOWN].decode("utf-8", "replace"))
+
+
+def _as_fetched(number: int, line: bytes) -> bytes:
     """A seed as wget fetches it: without fragment, with a path, the host in lower case."""
-    url = url.partition(b"#")[0]
-    if not _ORIGIN.match(url):
+    url = line.partition(b"#")[0]
+    if b"://" not in url and not _OTHER_SCHEME.match(url):
         url = b"http://" + url
     origin = _ORIGIN.match(url)
-    assert origin
+    if not origin:
+        raise BadInput(
+            f"line {number} of the seeds is not a URL: {_shown(line)}; give each as wget gets it, "
+            "such as http://example.com/"
+        )
     rest = url[origin.end() :]
     return origin[0].lower() + (rest if rest.startswith(b"/") else b"/" + rest)

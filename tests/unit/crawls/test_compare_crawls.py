@@ -354,7 +354,7 @@ def test_what_was_purged_is_not_called_gone_and_the_crawl_not_in_the_index(tmp_p
     assert said == "no capture matches; captures of crawl new were purged\n"
     web = served(index)
     page = web.get("/pages/containers").text
-    assert page.count("<td>purged</td>") == count and "index --reread</code> reads it" in page
+    assert page.count("<td>purged</td>") == count and "index --replace</code> reads it" in page
     shown = web.get("/pages/compare?first=old&second=new").text
     assert warning in shown and "changed is not known" in shown
 

@@ -12,6 +12,7 @@ import pytest
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest, Spelling
+from dedupindex.errors import BadInput
 from dedupindex.export.wget_cdx import HEADER, CrawlScope, WgetExport, lines, read_scope
 from dedupindex.runtime.files import atomic_file
 from tests.conftest import MakeIndex
@@ -51,6 +52,34 @@ def test_of_several_urls_the_wanted_one_is_written() -> None:
     other_page = read_scope([b"www.c.example/y"])  # its host is crawled
     assert written(*same, wanted=other_page) == [b"http://www.c.example/x"]
     assert written(*same, wanted=read_scope([], [b"xc.example"])) == [b"http://b.example/"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["/a/img1.png", "//example.com/", "?q=1", ":", "http://", "http://:80/", "mailto:a@b.example",
+     "not a url", "\x1f\x8b\x08", "\ufeffhttp://example.com/"],
+)  # fmt: skip
+def test_a_seed_that_is_no_url_is_refused(line: str) -> None:
+    with pytest.raises(BadInput, match="line 2 of the seeds is not a URL: .*give each as wget"):
+        read_scope([b"http://[::1]:80/\n", line.encode() + b"\n"])
+
+
+@pytest.mark.parametrize(
+    "seed", ["a.example:8080", "HTTP://user:pw@A.example?q", "ftp://a.example"]
+)
+def test_seeds_as_wget_takes_them(seed: str) -> None:
+    assert read_scope([seed.encode()]).hosts == {b"a.example"}
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [(b"http://a.example/x", "without scheme, port and path: a.example"),
+     (b"*.example", "wildcard"),
+     (b"\x1f\x8b\x08", "not a host name"), (b"a..example", "not a host name")],
+)  # fmt: skip
+def test_a_line_that_is_no_host_is_refused(line: bytes, hint: str) -> None:
+    with pytest.raises(BadInput, match=f"line 1 of the hosts.*{hint}"):
+        read_scope([], [line])
 
 
 def test_the_latest_is_found_by_fractions_of_a_second() -> None:

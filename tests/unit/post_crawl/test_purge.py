@@ -426,6 +426,17 @@ def test_a_purge_of_captures_that_are_not_merged_is_remembered(tmp_path: Path) -
     assert (found["originals"], found["unmerged"]) == (0, 1)
 
 
+def test_a_directory_without_its_slash_is_hinted_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = begin(tmp_path)
+    load(index, [capture(1, URLS[0], 1, container=f"{tmp_path}/h1/a.warc.gz")])
+    monkeypatch.chdir(tmp_path)
+    for name in ("h1", f"{tmp_path}/h1"):
+        said = typed("impact", index, "--container", name, status=10)[1]
+        assert f"not found: {name} (did you mean {name}/?)" in said
+
+
 def test_many_containers_are_found_in_many() -> None:
     """Not each name is compared with each."""
     files = [f"s3://bucket/warcs/{number:05}.warc.gz" for number in range(40_000)]
