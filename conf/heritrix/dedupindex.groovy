@@ -843,6 +843,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         long last = milliseconds() + LONGEST_AWAY
         boolean cancel = settings.cancelOn != null && settings.cancelOn.matcher(reason).find()
         String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
+        boolean unreported = !lookupProblem.isEmpty() || (!storeProblem.isEmpty() && !nothingToReport())
+        // Nothing came to `report`, so nothing was counted there. Duplicates that were found too late are stored in full, too.
+        if (unreported) notReported.addAndGet(lookups.get() - (lookupProblem.isEmpty() ? duplicates.get() : 0L))
         boolean logged = reportLast(step, reason, cancel, last)
         dropWaiting()
         String missed = missed()
@@ -852,13 +855,13 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             return
         }
         // Logged now, as `done` may come when the log is closed.
-        if (!lookupProblem.isEmpty() || (!storeProblem.isEmpty() && !nothingToReport())) log(Level.WARNING, 'crawl ' + crawl + ': ' + withoutOurs() + later())
+        if (unreported) log(Level.WARNING, 'crawl ' + crawl + ': ' + withoutOurs() + later(cancel))
         String outcome = selfReport().put('exit', reason).text()
         for (int tried = 1; ; tried++) {
             try {
                 post(step, outcome, FORM)
                 keepReport()
-                log(Level.INFO, 'done: POST ' + step + (missed ? later(cancel) : ''))
+                log(Level.INFO, 'done: POST ' + step + (missed && !unreported ? later(cancel) : ''))
                 return
             } catch (IOException e) {
                 if (!logged) logOpen(e, step, outcome, missed, cancel)

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
@@ -40,7 +41,7 @@ from dedupindex.indexer.stage_spark import stage_on
 from dedupindex.indexer.tasks import BuildPlan, crawls_of_files, make_plan
 from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.object_store import is_remote, local, redacted
-from dedupindex.runtime.files import NO_SPACE, exclusive
+from dedupindex.runtime.files import NO_SPACE, exclusive_in_turn
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, is_stream, service_of
@@ -146,8 +147,9 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     _check_added(job)
     _check_crawl(job)
     job.index.mkdir(parents=True, exist_ok=True)
+    waiting = partial(on_progress, ProgressUpdate("waiting for another process that writes"))
     with (
-        exclusive(job.index / "lock", f"the index at {job.index}"),
+        exclusive_in_turn(job.index / "lock", f"the index at {job.index}", waiting),
         _cleanup(job.index, adds=job.add or job.replace),
         spark_session(job.spark) if job.spark else nullcontext() as cluster,
     ):

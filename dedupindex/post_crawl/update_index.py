@@ -33,7 +33,7 @@ from dedupindex.indexer.pipeline import Build, build, source_options, unusable
 from dedupindex.object_store import check_address, is_remote, local, meant_address, redacted
 from dedupindex.post_crawl.purge.remove import RUN_BYTES, remove_live, scratch_of
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind
-from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.files import exclusive_in_turn
 from dedupindex.sources.discover import NO_RECORD, detect_kind
 from dedupindex.sources.warc_files import SourceFile, find, nothing_found
 
@@ -284,7 +284,7 @@ def _restore_copies(index: Path, identity: Identity) -> None:
     """Load the copies in the ledger that no capture of the index is preferred to any more."""
     settings = identity.settings
     with (
-        exclusive(index / "lock", f"the index at {index}"),
+        exclusive_in_turn(index / "lock", f"the index at {index}", lambda: None),
         closing(open_index(index, write=True)) as engine,
         scratch_of(index) as scratch,
     ):

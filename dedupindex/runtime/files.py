@@ -6,8 +6,9 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import IO, BinaryIO
@@ -15,6 +16,8 @@ from typing import IO, BinaryIO
 from dedupindex.errors import BadInput, IndexBusy
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # a disk, or what a user may have of it, is full
+_TICK = 0.1  # seconds between two attempts to lock a file
+_TURN = 30.0  # seconds to wait for another process
 _FULL = (*NO_SPACE, errno.EFBIG)
 
 
@@ -192,6 +195,29 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
     it before opens the new one.
     """
     with _locked(path, "a+b", fcntl.LOCK_EX, what):
+        yield
+
+
+@contextmanager
+def exclusive_in_turn(
+    path: Path, what: str, on_wait: Callable[[], None], wait: float = _TURN
+) -> Iterator[None]:
+    """As `exclusive`, but wait some seconds for another process that holds the lock file.
+
+    A server that merges a crawl holds that of an index for seconds, and nobody sees it coming.
+    `on_wait` is called from time to time meanwhile.
+    """
+    end = time.monotonic() + wait
+    with ExitStack() as held:
+        while True:
+            try:
+                held.enter_context(exclusive(path, what))
+                break
+            except IndexBusy:
+                if time.monotonic() >= end:
+                    raise
+                on_wait()
+                time.sleep(_TICK)
         yield
 
 

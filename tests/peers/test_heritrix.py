@@ -713,11 +713,16 @@ def test_a_processor_in_the_wrong_place_is_named_at_launch(
             text = text.replace(old, new)
         profile.write_text(text)
         crawl = heritrix.run(job)
+        if name in ("late-lookup", "no-store", "early-store"):  # what was looked up is not reported
+            assert until(lambda: crawl_of(server, crawl.name)["lookups"] == 1)
+            assert crawl_of(server, crawl.name)["not_reported"] == 1
+            told = dedupindex("report", tmp_path / "index", "--crawl", crawl.name)[0]
+            assert f"bin/index --add --crawl {crawl.name} FILE... INDEX" in told
     assert at_launch in crawl.alerts().split("dedup: ")[1] and "SEVERE" not in crawl.alerts()
     cure = ': write <ref bean="dedupLookup"/> after <ref bean="fetchHttp"/>'
     assert at_end.format(cure=cure) in crawl.output
     repair = f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)"
-    assert repair in crawl.output
+    assert crawl.output.count(repair) == 1
 
 
 def test_a_crawl_of_duplicates_only_has_nothing_to_report(

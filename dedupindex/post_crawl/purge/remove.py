@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import orjson
 from blake3 import blake3
 
-from dedupindex.counts import OnProgress, silent
+from dedupindex.counts import OnProgress, ProgressUpdate, silent
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import drop_entries
@@ -63,7 +63,7 @@ from dedupindex.post_crawl.purge.live_impact import LiveCell, LiveImpact
 from dedupindex.post_crawl.purge.survey_impact import ImpactSurvey
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind, resolve
 from dedupindex.runtime.bounded_counter import Sums
-from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.files import exclusive_in_turn
 from dedupindex.runtime.tables import names_text, printable, singular
 
 SCRATCH = "purging"
@@ -131,7 +131,8 @@ def purge(
     process writes, and other `DedupError`.
     """
     read_identity(index)  # before a lock file is created
-    with exclusive(index / "lock", f"the index at {index}"):
+    waiting = partial(on_progress, ProgressUpdate("waiting for another process that writes"))
+    with exclusive_in_turn(index / "lock", f"the index at {index}", waiting):
         with (
             closing(open_index(index, write=True)) as engine,
             engine.writing(),

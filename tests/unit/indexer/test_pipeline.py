@@ -9,19 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dedupindex.capture import Capture
+from dedupindex.counts import ProgressUpdate
 from dedupindex.digest import Digest, Spelling
 from dedupindex.errors import ContainerChanged, IndexBusy, IndexExists, SettingsConflict
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.indexer import pipeline
 from dedupindex.indexer.pipeline import Build, Built, build
-from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.files import exclusive, exclusive_in_turn
 from tests.support.captures import sha1
 from tests.support.commands import with_small_files
 from tests.support.tables import table_of_cdx
@@ -215,12 +217,30 @@ def test_a_change_that_keeps_the_size_is_seen(tmp_path: Path) -> None:
         run(index, file, add=True)
 
 
-def test_one_writer_at_a_time(crawls: Path, tmp_path: Path) -> None:
+def test_one_writer_at_a_time(
+    crawls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     index = tmp_path / "index"
     index.mkdir()
+    monkeypatch.setattr(pipeline, "exclusive_in_turn", partial(exclusive_in_turn, wait=0.2))
     with exclusive(index / "lock", "it"), pytest.raises(IndexBusy):
         run(index, crawls)
     run(index, crawls)
+
+
+def test_a_build_waits_for_a_server_that_merges(crawls: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    with ExitStack() as merging:
+        merging.enter_context(exclusive(index / "lock", "it"))
+        phases = list[str]()
+
+        def on_progress(seen: ProgressUpdate) -> None:
+            phases.append(seen.phase)
+            merging.close()
+
+        build(Build([str(crawls)], index), on_progress)
+    assert phases[0] == "waiting for another process that writes"
 
 
 def command(index: Path, crawls: Path, *more: str) -> list[str]:
