@@ -68,6 +68,8 @@ def cancel(writing: Writing, name: str, exit: str = "", *, force: bool = False) 
 
 def _committed(crawl: Crawl) -> CrawlEnded:
     """Return the error for a committed crawl: it cannot be cancelled, but its captures can go."""
+    if crawl.dropped:
+        return CrawlEnded(f"crawl {crawl.name} was {crawl.removed} already")
     if crawl.merged:
         return CrawlEnded(
             f"crawl {crawl.name} is merged, its captures are in the index: "

@@ -912,6 +912,10 @@ def test_crawls_dropped_or_purged_after_their_end_have_no_statistics(
     begun = web.post("/crawls", json={"name": "a"}).get_json()["error"]["message"]
     removed = "purged" if how == "purged" else "deleted"
     assert begun == f"crawl a was {removed}; begin another under another name"
+    if how == "purged":
+        for again in (web.delete("/crawls/a"), web.post("/crawls/a/cancel")):
+            assert again.status_code == 409
+            assert again.get_json()["error"]["message"] == "crawl a was purged already"
     web.get("/lookup?" + question(1, crawl="a"))
     report = web.report()
     assert found(report) == StatisticsRow()
