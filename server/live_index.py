@@ -11,16 +11,21 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dedupindex.errors import DedupError, IndexUnavailable
+from dedupindex.capture import Capture, Evidence
+from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index import open_index
+from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Engine, Finder
 from dedupindex.index.format.fast_answer import PlainAnswers
+from dedupindex.index.format.tombstones import PURGED
 from dedupindex.index.identity import Stamp, stamp_of
 from dedupindex.index.shared_filter import SharedFilter
+from dedupindex.indexer.admission import AdmissionFilter, admission_filter
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.lookup.savings import IndexFacts, index_facts
 from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
@@ -53,6 +58,7 @@ class LiveIndex:
         self._stamp: Stamp | None = None
         self._failing_since: float | None = None
         self._logs = self._lost = False
+        self._purged: Engine | None = None  # the open index, once it is known to have purges
         self._busy = threading.Lock()
 
     def opened(self) -> Opened:
@@ -68,6 +74,28 @@ class LiveIndex:
         engine = self.opened().engine
         with engine.view() as view:
             return index_facts(engine.identity.settings, view.counts().captures)
+
+    def refusal_reason(self, captures: Sequence[Capture]) -> AdmissionFilter:
+        """Return a function from one of these reported captures to the reason of its refusal.
+
+        It also refuses what was purged: the merge would refuse it without telling the crawl. Only
+        an index with purges is searched for it, and none on a cluster, where that is a round trip.
+        """
+        engine = self.opened().engine
+        admission = admission_filter(engine.identity.settings)
+        if engine is not self._purged:  # purges are never forgotten, and there may be many to read
+            if is_cluster(engine.identity.engine) or not engine.purges():
+                return admission
+            self._purged = engine
+        purged = set[tuple[object, ...]]()
+        with engine.view() as view:
+            for one in captures:
+                with suppress(Damaged):  # which keeps nobody from reporting
+                    if one.evidence != Evidence.REVISIT and view.denies(one.digest, one) == PURGED:
+                        purged.add(_identity(one))
+        if not purged:
+            return admission
+        return lambda one: admission(one) or (PURGED if _identity(one) in purged else "")
 
     def state(self, *, refresh: bool = True, filtered: bool = False) -> LiveState:
         """Open one state of index and crawls; `refresh` as in `Crawls.snapshot`.
@@ -182,6 +210,11 @@ class LiveState:
     def seen_by(self, crawl: str, namespaces: tuple[str, ...] = ()) -> Finder:
         """Return index and crawls as one crawl sees them, "" for none; raises `UnknownCrawl`."""
         return self.crawls.view_for(self.view, self.settings.keys(), crawl, namespaces)
+
+
+def _identity(capture: Capture) -> tuple[object, ...]:
+    """Return what tells a reported capture apart, whatever its digest covers."""
+    return capture.digest, capture.url, capture.date, capture.container
 
 
 def _repeat(name: str, work: Callable[[], None], pause: float) -> None:

@@ -96,7 +96,7 @@ class CombinedView(Finder):
                 captures.append(capture)
         return captures
 
-    def denies(self, digest: Digest, capture: Capture) -> bool:
+    def denies(self, digest: Digest, capture: Capture) -> str:
         return self._base.denies(digest, capture)
 
     def at_url(self, url: bytes) -> Iterator[Capture]:

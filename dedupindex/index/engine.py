@@ -85,8 +85,8 @@ class Finder(Protocol):
         """
         return None
 
-    def denies(self, digest: Digest, capture: Capture) -> bool:
-        """Return whether tombstones deny that `capture`, loaded or not, is an original."""
+    def denies(self, digest: Digest, capture: Capture) -> str:
+        """Return why tombstones deny that `capture`, loaded or not, is an original, as `denied`."""
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         """Yield captures of an exact URL, in any order; raises `StrategyUnavailable`."""

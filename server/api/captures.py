@@ -24,7 +24,6 @@ from dedupindex.crawls.parse_report import capture_of
 from dedupindex.crawls.store import Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadQuery, DedupError
-from dedupindex.indexer.admission import admission_filter
 from server import logs
 from server.api.request_body import LINES_TYPES, line_chunks, media_type
 from server.api.request_fields import TEXT, batch_items, read_parameters, text_field
@@ -153,10 +152,11 @@ class Captures(Handlers):
         """Store captures in one transaction; return the result of each."""
         settings = self._live.opened().engine.identity.settings
         captures = [item for item in read if isinstance(item, Capture)]
+        refusal_reason = self._live.refusal_reason(captures)
 
         def change(writing: Writing) -> Added:
             crawl = self._live.crawls.crawl_in(writing, name)
-            return add(writing, crawl, captures, settings, admission_filter(settings))
+            return add(writing, crawl, captures, settings, refusal_reason)
 
         done = self._live.crawls.write(change)
         self._live.crawls.counting.count_stored(name, done.held)

@@ -24,7 +24,6 @@ from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Spelling, parse_spelled
 from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
 from dedupindex.index.tokens import Role
-from dedupindex.indexer.admission import admission_filter
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Answer, Query
 from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date
@@ -155,12 +154,13 @@ class Records(Handlers):
         if not captures:
             return {"added": 0}
         settings = self._live.opened().engine.identity.settings
+        refusal_reason = self._live.refusal_reason(captures)
 
         def change(writing: Writing) -> tuple[str, Added]:
             name, crawl = self._current(writing)
             self._allowed(environ, name)  # another may have begun since the first check
             crawl = crawl or lifecycle.begin(writing, name, seen=Visibility.ALL)
-            return crawl.name, add(writing, crawl, captures, settings, admission_filter(settings))
+            return crawl.name, add(writing, crawl, captures, settings, refusal_reason)
 
         name, done = self._live.crawls.write(change, make=True)
         self._live.crawls.counting.count_stored(name, done.held)

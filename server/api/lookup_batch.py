@@ -101,7 +101,7 @@ class _LimitedView(Finder):
             return self._view.any(digest, limit)
         return self._budget.search(self._view, digest, limit)
 
-    def denies(self, digest: Digest, capture: Capture) -> bool:
+    def denies(self, digest: Digest, capture: Capture) -> str:
         return self._view.denies(digest, capture)
 
     def at_url(self, url: bytes) -> Iterator[Capture]:

@@ -91,13 +91,13 @@ class CellView(View):
             found += self.decoded(key, cell)
         return found
 
-    def denies(self, digest: Digest, capture: Capture) -> bool:
+    def denies(self, digest: Digest, capture: Capture) -> str:
         if not self.first_cells(cells.digest_prefix(digest), 1):
-            return False  # found sooner than the key is made
+            return ""  # found sooner than the key is made
         key = self.keys.key_of(digest, capture.url)
         cell = self.cell(key)
         try:
-            return cell is not None and denied(entries_of(cell), capture, self.place_of)
+            return "" if cell is None else denied(entries_of(cell), capture, self.place_of)
         except BROKEN as error:
             raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 

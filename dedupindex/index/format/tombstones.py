@@ -22,6 +22,7 @@ from dedupindex.index.format.cells import (
 )
 from dedupindex.index.format.file_names import row_is_doubtful
 
+PURGED, CHAINED, CONTRADICTED = "purged", "chained", "contradicted"  # the answers of `denied`
 RECORD, ROW, NAMED, REVISIT = range(4)  # the evidence in the flags of an entry
 MAX_READ = 8  # seconds of read records kept under one key
 _ANYWHERE = bytes(4)  # in place of a container's number
@@ -100,24 +101,29 @@ _NO_TOMBSTONES = Tombstones([], None, [])
 
 def denied(
     entries: Iterable[bytes], capture: Capture, place_of: Callable[[int], ContainerRef]
-) -> bool:
-    """Return whether tombstones among the entries of its key deny that `capture` is an original.
+) -> str:
+    """Return why tombstones among the entries of its key deny that `capture` is an original.
 
-    It is what a crawl has reported, so only tombstones of its own second count, whatever
-    `Tombstones.refutes` says of rows when there are many: no order of loading depends on this.
+    It is `PURGED`, `CHAINED` or `CONTRADICTED`, "" if they do not. A crawl has reported the
+    capture, so only tombstones of its own second count, whatever `Tombstones.refutes` says of rows
+    when there are many: no order of loading depends on this.
     """
     tombstones = Tombstones.among([entry for entry in entries if entry[0] & 3 == REVISIT])
     if tombstones is _NO_TOMBSTONES:
-        return False
+        return ""
     entry = encode(capture, 0)
     if capture.evidence is Evidence.NAMED:
-        return tombstones.is_chain(entry) or tombstones.is_purged(entry, place_of)
-    return entry[2:8] in tombstones.read or any(
+        if tombstones.is_purged(entry, place_of):
+            return PURGED
+        return CHAINED if tombstones.is_chain(entry) else ""
+    if any(
         one[:6] == entry[2:8]
         and one[10:] == url_hash(entry)
         and _may_be_in(one[6:10], capture.container, place_of)
         for one in tombstones.purged
-    )
+    ):
+        return PURGED
+    return CONTRADICTED if entry[2:8] in tombstones.read else ""
 
 
 def _may_be_in(number: bytes, row: str, place_of: Callable[[int], ContainerRef]) -> bool:

@@ -66,8 +66,8 @@ class Held(Finder):
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         return [one for one in self._captures if one.digest == digest][:limit]
 
-    def denies(self, digest: Digest, capture: Capture) -> bool:
-        return False
+    def denies(self, digest: Digest, capture: Capture) -> str:
+        return ""
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         return iter(())

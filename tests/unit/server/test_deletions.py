@@ -270,6 +270,30 @@ def test_impact_names_crawls_whose_revisits_are_unknown(index: Path) -> None:
     assert '"unread":[]' in gone[0]
 
 
+@pytest.mark.parametrize("index", ["lmdb", "whoosh"], indirect=True)
+def test_what_was_purged_is_refused_when_it_is_reported_again(index: Path) -> None:
+    """The merge would refuse it, and the crawl would count a capture that the index never has."""
+    web, url = served(index), "http://x.example/"
+    begin_crawl(web, "one")
+    begin_crawl(web, "two")
+    of_file = report(1, A.decode(), date="2026-11-01T09:14:17Z", container="a.warc.gz")
+    assert web.post("/captures?crawl=one", json=report(7, url)).json["results"] == ["added"]
+    dedupindex("purge", index, "--url", url)
+    dedupindex("purge", index, "--container", "/w/a.warc.gz", "--force")
+    again = [report(7, url), report(7, url, date="2026-11-20T09:14:18Z"), report(7, url + "b")]
+    revisit = report(7, url, revisit="identical-payload-digest")
+    done = web.post("/captures?crawl=one", json={"captures": [*again, revisit]}).json
+    assert done["results"] == ["purged", "added", "added", "revisit"]
+    assert done["refused"] == {"purged": 1}
+    assert web.post("/captures?crawl=two", json=of_file).json["results"] == ["purged"]
+    crawl = web.get("/crawls/two").json
+    assert (crawl["captures"], crawl["bytes"]) == (0, 0)
+    shown = web.post("/crawls/one/commit").json
+    assert (shown["captures"], shown["refused"]) == (3, {"purged": 1})  # one was there before
+    dedupindex("index", "--merge", index)
+    assert "Reported but refused: 1 (purged 1)" in dedupindex("report", index, "--crawl", "one")[0]
+
+
 @pytest.mark.parametrize("index", STORES, indirect=True)
 def test_what_unread_crawls_may_refer_to_is_not_removed(index: Path) -> None:
     """A crawl was answered with a capture; whether it wrote a revisit is in its WARCs only."""
