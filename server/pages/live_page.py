@@ -155,6 +155,7 @@ class LivePage(Handlers):
             "most": _CRAWLS,
             "recent": sum_of(open_ones[-_RECENT - 1 :]),
             "hour": sum_of(open_ones),
+            "left_out": any(any(row.hour.row) for row in rows),  # cancelled, if `any` is false
             "all_lookups": sum(lookups_by_class(self._metrics.totals()).values()),
             "classes": CLASSES,
             **_charts(total),

@@ -308,6 +308,17 @@ def test_the_live_page_counts_the_running_minute_and_open_crawls_only(web: Flask
     assert card(web, "/pages/live?crawl=done", "Lookups, 6 min") == "2"
 
 
+def test_the_live_page_says_what_its_charts_leave_out(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a"})
+    assert "No crawl that is open" in web.get("/pages/live").text
+    assert "This crawl has asked and reported nothing" in web.get("/pages/live?crawl=a").text
+    report(web, "a", URL)
+    web.post("/crawls/a/cancel", json={"force": True})
+    shown = page(web.get("/pages/live")).text
+    assert "Only cancelled crawls have asked or reported anything in the last hour" in shown
+    assert "No crawl that is open" not in shown
+
+
 def test_the_live_page_prefers_crawls_that_ask_to_newer_idle_ones(web: FlaskClient) -> None:
     """Killed crawlers leave their crawls open; the one that asks may be the oldest of them."""
     for number in range(30):
