@@ -1157,6 +1157,15 @@ def test_a_host_is_removed_with_all_below_it(make_index: MakeIndex) -> None:
     assert "Give a name without scheme, port and path: example.org" in meant.text
 
 
+def test_the_result_of_a_purge_counts_all_that_was_shown(tmp_path: Path) -> None:
+    index, url = begin(tmp_path, settings=ALL), URL.encode()
+    one = capture(1, url)
+    load(index, [one, capture(1, url, 2)], [revisit_of(one, url, 3)])
+    web, fields = purge_form(index)
+    removed = page(web.post("/pages/purge", data=fields, headers=HERE)).text
+    assert "originals 1, copies 1, captures that are revisits 1, captures of crawls" in removed
+
+
 def test_the_impact_page_shows_who_loses_the_last_copy(tmp_path: Path) -> None:
     index, other = begin(tmp_path, settings=ALL), b"http://example.org/other"
     original, last = capture(1, container="/w/a.warc.gz"), capture(1, other, 2)
