@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from dedupindex.errors import DedupError, IndexBusy
 from dedupindex.index import summary
 from dedupindex.index.address import is_cluster
-from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.files import NOT_WRITABLE, exclusive, unwritable
 from server import logs
 from server.live_index import LiveIndex
 
@@ -35,6 +35,7 @@ class KnownSummary(NamedTuple):
     is_running: bool  # the next one is being made
     by_hand: bool  # none is made here: the index is on a cluster
     captures: int  # originals in the index now
+    problem: str  # why the last attempt failed, "" if it did not
 
 
 class Summaries:
@@ -45,6 +46,7 @@ class Summaries:
         self._lock = threading.Lock()
         self._running: threading.Thread | None = None
         self._next = 0.0  # seconds since 1970; after a failure
+        self._problem = ""
 
     def known(self) -> KnownSummary:
         """Return the last summary; begin the next one if the index has changed."""
@@ -57,7 +59,10 @@ class Summaries:
         if not is_current and not by_hand and time.time() >= self._earliest(content):
             self._begin()
         running = self._running is not None and self._running.is_alive()
-        return KnownSummary(content, is_current, running and not is_current, by_hand, captures)
+        problem = "" if is_current else self._problem
+        return KnownSummary(
+            content, is_current, running and not is_current, by_hand, captures, problem
+        )
 
     def _earliest(self, content: dict[str, Any] | None) -> float:
         if content is None:
@@ -79,11 +84,14 @@ class Summaries:
         try:
             with exclusive(self._index / _LOCK, "the summary of the index"):  # of another worker
                 self._run()
+            self._problem = ""
         except IndexBusy:
             self._next = time.time() + 1
         except (DedupError, OSError) as error:
             self._next = time.time() + SHORTEST_REST
-            logs.LOGGER.warning("what the index holds was not counted: %s", error)
+            denied = isinstance(error, OSError) and error.errno in NOT_WRITABLE
+            self._problem = unwritable(self._index) if denied else str(error)
+            logs.LOGGER.warning("what the index holds was not counted: %s", self._problem)
 
     def _run(self) -> None:
         words = [sys.executable, "-m", "dedupindex", "index", "--stats", str(self._index)]

@@ -37,7 +37,7 @@ from dedupindex.index.shared_filter import SharedFilter
 from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 from dedupindex.lookup.decide import Answer, Query, Strategy
 from dedupindex.lookup.policy import NO_POLICY, Policy
-from dedupindex.runtime.files import stable_directory
+from dedupindex.runtime.files import stable_directory, unwritable
 from server.config import RELOAD_GRACE
 from server.responses import RequestError
 
@@ -261,7 +261,7 @@ class Crawls:
         with self._busy:
             if self._opened is None and make:
                 if not os.access(self._index, os.W_OK):
-                    raise IndexUnavailable(f"{self._index} cannot be written to by the server")
+                    raise IndexUnavailable(unwritable(self._index))
                 self._open(create=True)
         opened = self.open_store(refresh=False)
         if opened is None:

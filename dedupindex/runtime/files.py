@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pwd
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from dedupindex.errors import BadInput, IndexBusy
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # a disk, or what a user may have of it, is full
 _TICK = 0.1  # seconds between two attempts to lock a file
 _TURN = 30.0  # seconds to wait for another process
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 _FULL = (*NO_SPACE, errno.EFBIG)
 
 
@@ -25,6 +27,19 @@ def write_file(path: Path, data: bytes) -> None:
     """Replace a file atomically, see `atomic_path`."""
     with atomic_file(path) as stream:
         stream.write(data)
+
+
+def unwritable(directory: Path) -> str:
+    """Return that this process cannot write to a directory, and what to do about it."""
+    try:
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # it has no name, as in a container
+        user = str(os.geteuid())
+    return (
+        f"{directory} cannot be written to by the user {user}, or its disk is read-only: give this "
+        "user write access to the directory and all files in it, or use their owner, and start "
+        "this again"
+    )
 
 
 @contextmanager

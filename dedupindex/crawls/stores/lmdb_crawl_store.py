@@ -35,7 +35,7 @@ from dedupindex.errors import (
 from dedupindex.index.engines.lmdb.lmdb_file import check_pages, failed, open_in, unopened
 from dedupindex.index.format.cells import unsealed
 from dedupindex.index.identity import FORMAT
-from dedupindex.runtime.files import stable_directory, sync_directory
+from dedupindex.runtime.files import stable_directory, sync_directory, unwritable
 
 CELLS_PER_READ = 100_000  # cells in one read transaction
 
@@ -68,6 +68,7 @@ class LmdbStore(Store):
             raise
 
     def _open(self, home: Path, *, write: bool) -> None:
+        self._writable = write
         self._env = open_in(
             home,
             self.path,
@@ -118,6 +119,8 @@ class LmdbStore(Store):
 
     @contextmanager
     def writing(self) -> Iterator[LmdbWriting]:
+        if not self._writable:
+            raise IndexUnavailable(unwritable(self.path.parent))
         with self._explained(), self._env.begin(write=True) as txn:
             yield LmdbWriting(txn, self.trees)
 

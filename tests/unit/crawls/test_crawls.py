@@ -471,7 +471,7 @@ def test_crawls_of_a_read_only_copy_are_seen(index: Path, store: Store, tmp_path
         patch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
         with closing(LmdbStore(index)) as readable:
             assert found(index, readable, 1) == [capture(1, crawl="a")]
-            with pytest.raises(IndexUnavailable):
+            with pytest.raises(IndexUnavailable, match="cannot be written to by the user"):
                 begin(readable, "b")
 
 

@@ -47,13 +47,17 @@ def index(tmp_path: Path) -> Path:
     return index
 
 
+def wait_for_summary() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "summary":
+            thread.join()
+
+
 def counted(web: FlaskClient) -> None:
     """Wait until what the page has begun is done."""
     waits = page(web.get("/pages/content"))
     assert "It is being counted" in waits.text and "content" in waits.ids
-    for thread in threading.enumerate():
-        if thread.name == "summary":
-            thread.join()
+    wait_for_summary()
 
 
 def test_the_content_is_counted_once_and_shown(
@@ -86,9 +90,7 @@ def test_the_content_is_counted_once_and_shown(
     monkeypatch.setattr(summaries, "SHORTEST_REST", 0.0)
     monkeypatch.setattr(summaries, "REST", 0)
     assert "is being counted anew" in page(web.get("/pages/content")).text
-    for thread in threading.enumerate():
-        if thread.name == "summary":
-            thread.join()
+    wait_for_summary()
     assert "h3.example" in page(web.get("/pages/content")).text
 
 
@@ -125,6 +127,25 @@ def test_the_numbers_are_those_of_the_command(index: Path) -> None:
     )
     typed("purge", index, "--url", "http://z.example/")
     assert summary.read_summary(index) is None  # it named the host that is gone
+
+
+def test_the_page_says_why_nothing_is_counted(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path, what: str) -> None:  # root may write anywhere
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(summaries, "exclusive", denied)
+        patch.setattr(summaries, "SHORTEST_REST", 0.0)
+        web = served(index)
+        web.get("/pages/content")
+        wait_for_summary()
+        shown = page(web.get("/pages/content")).text
+        assert f"It cannot be counted: {index} cannot be written to by the user" in shown
+        assert "is being counted" not in shown
+    wait_for_summary()
+    web.get("/pages/content")
+    wait_for_summary()
+    assert "Nothing has changed since" in page(web.get("/pages/content")).text
 
 
 def test_a_summary_that_is_purged_while_it_is_read(
@@ -457,9 +478,7 @@ def test_compared_crawls_are_shown_with_the_column_that_they_are_sorted_by(
 def test_the_summary_over_http(index: Path) -> None:
     web = served(index)
     assert web.get("/summary").get_json()["made"] is None
-    for thread in threading.enumerate():
-        if thread.name == "summary":
-            thread.join()
+    wait_for_summary()
     answer = web.get("/summary?by=mime&top=1&order=captures").get_json()
     assert (answer["is_current"], answer["groups"]) == (True, 2)
     assert answer["rows"][0]["mime"] == "image/png" and answer["others"]["captures"] == 1
