@@ -46,6 +46,7 @@ FORMATS = ("text", "json", "csv", "html")
 _FEW = 100  # one in so many captures may have no known size, as in `share_of_bytes`
 _COUNTED_AFTER = 10  # seconds: the processes of a server write their counts once a second
 _UNSAID = "not known (the crawler did not say)"
+_OPEN = "The crawl is open: all numbers but 'Reported as stored' may be a second behind."
 _DELETED = (
     "What was counted of this crawl was deleted with its captures "
     "(bin/purge --crawl, or DELETE /crawls/NAME)."
@@ -442,9 +443,8 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from html_page.facts("The index", INDEX, head["index"])
 
     sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
-    sizes = " ".join(
-        filter(None, (sizes, left_out(head), how_to_learn(head, is_read=found.is_read)))
-    )
+    learn = how_to_learn(head, is_read=found.is_read)
+    sizes = " ".join(filter(None, (sizes, _lag(head), left_out(head), learn)))
     figures = [*saved_figures(head, "lookups", reported_as(head), payload_of(head)), stored]
     return html_page.page(f"Crawl {head['crawl']}", headline, figures, body(), sizes)
 
@@ -481,8 +481,16 @@ def _states(content: dict[str, Any]) -> Iterator[str]:
     deleted = ", deleted" if content["deleted"] else ""
     yield f"Crawl:                {content['crawl']}, {content['state']}{deleted}"
     yield f"                      begun {content['begun']}{ended}{reason}"
+    if lag := _lag(content):
+        yield f"                      {lag}"
     if content["warning"]:
         yield f"Warning:              {content['warning']}"
+
+
+def _lag(content: dict[str, Any]) -> str:
+    """Say that lookups are counted later than captures; "" if nothing more can come."""
+    is_open = content["state"] == CrawlState.OPEN.value and not content["deleted"]
+    return _OPEN if is_open else ""
 
 
 def _counts_of(content: dict[str, Any], *, is_read: bool) -> Iterator[str]:

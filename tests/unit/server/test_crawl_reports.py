@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from contextlib import closing
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -566,6 +567,14 @@ def test_tables_escape_any_text(title: str, text: str) -> None:
     assert "<" not in bare and '"' not in bare
     [_, cells] = csv.reader(io.StringIO("".join(table.csv_lines([{"name": text}]))))
     assert not text or cells[0][:1] not in tuple("=+-@\t\r")
+
+
+def test_the_report_of_an_open_crawl_says_that_lookups_are_counted_later(web: Web) -> None:
+    behind = "all numbers but 'Reported as stored' may be a second behind."
+    assert f"                      The crawl is open: {behind}\n" in web.report("format=text")
+    assert behind in unescape(web.report("format=html"))
+    web.post("/crawls/a/commit")
+    assert behind not in web.report("format=text") + unescape(web.report("format=html"))
 
 
 def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> None:
