@@ -166,7 +166,8 @@ def _has_store(index: Path) -> tuple[bool, IndexUnavailable | None]:
         with stable_directory(index) as home:
             return has_store(home), None
     except (DedupError, OSError) as error:
-        return False, IndexUnavailable(f"the index at {index} cannot be read: {error}")
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        return False, IndexUnavailable(f"the index at {index} cannot be read: {why}")
 
 
 class Crawls:

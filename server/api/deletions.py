@@ -5,6 +5,7 @@ Commands in their own processes read index and ledger, so that lookups do not wa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -32,6 +33,7 @@ LISTED = 1000  # originals, copies and revisits in one answer
 _SCOPES = ("container", "crawl", "host", "url")
 _CAPTURE = dict.fromkeys(("digest", "url", "date"), fields.TEXT)
 _UNCHANGED = (BadInput, HasDependents, RequestError)  # errors after which nothing has changed
+_LISTING = re.compile("(bin/|dedupindex )impact --list")
 IMPACT: dict[str, dict[str, Any]] = {
     "container": {
         **fields.TEXT,
@@ -99,8 +101,11 @@ class Deletions(Handlers):
                 lines.write(orjson.dumps(_named_capture(item)) + b"\n")
             lines.seek(0)
             options = ["--captures=-", "--json", *(["--force"] if force else [])]
-            with audited(who):
-                content = orjson.loads(self._commands.run("purge", options, lines).last)
+            try:
+                with audited(who):
+                    content = orjson.loads(self._commands.run("purge", options, lines).last)
+            except HasDependents as error:
+                raise _of_request(error) from error
         self._live.refresh()
         logs.audit(request.environ, who, counts_of(content))
         return json_of(content)
@@ -127,8 +132,15 @@ def _index_locked(index: Path) -> Iterator[None]:
         try:
             held.enter_context(exclusive(index / "lock", "the index"))
         except OSError as error:
-            raise IndexUnavailable(f"the index at {index} cannot be locked: {error}") from error
+            why = error.strerror or error
+            raise IndexUnavailable(f"the index at {index} cannot be locked: {why}") from error
         yield
+
+
+def _of_request(error: HasDependents) -> HasDependents:
+    """Return an error of ``bin/purge`` with what a client can do in place of its options."""
+    text = _LISTING.sub("GET /impact with list=true", str(error))
+    return HasDependents(text.replace("--force", "force=true in the body"))
 
 
 def counts_of(removed: dict[str, Any]) -> dict[str, Any]:

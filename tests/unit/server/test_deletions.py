@@ -61,6 +61,10 @@ def test_impact_before_and_after_a_deletion(index: Path) -> None:
     refused = web.delete("/captures", json=one)
     assert refused.status_code == 409
     assert refused.get_json()["error"]["code"] == "has_dependents" and date(web) == "01"
+    assert refused.get_json()["error"]["message"].endswith(
+        "GET /impact with list=true names them, and force=true in the body removes what they "
+        "depend on nevertheless"
+    )
     none = {"digest": str(sha1(9)), "url": A.decode()}
     done = web.delete("/captures", json={"captures": [one, none], "force": True})
     assert done.status_code == 200, done.text
@@ -201,6 +205,24 @@ def test_a_crawl_is_dropped_unless_the_index_has_it(index: Path) -> None:
     assert web.delete("/crawls/none").status_code == 404
 
 
+def test_an_index_that_is_gone_is_reported_in_words(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("live_index", "worker_crawls"):
+        monkeypatch.setattr(f"server.{module}.RELOAD_GRACE", 0.0)
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    begin_crawl(web, "a")
+    index.rename(index.with_name("aside"))
+    refused = web.delete("/crawls/a")
+    for _ in range(2):
+        live.refresh()
+    for answer in (refused, web.get("/readyz")):
+        assert error(answer) == (503, "index_unavailable")
+        assert "No such file or directory" in answer.text and "Errno" not in answer.text
+
+
 def test_a_crawl_is_not_dropped_while_the_index_is_replaced(index: Path) -> None:
     web = served(index)
     begin_crawl(web, "a")
@@ -309,7 +331,8 @@ def test_what_unread_crawls_may_refer_to_is_not_removed(index: Path) -> None:
     said = dedupindex("purge", index, "--url", url, status=5)[1]
     for text in (said, refused.text):
         assert "nothing was purged: 1 lookup of crawls whose WARCs have not all been read" in text
-        assert "bin/index --add --crawl one FILE... INDEX" in text and "with --force" in text
+        assert "bin/index --add --crawl one FILE... INDEX" in text
+    assert "with --force" in said and "with force=true in the body" in refused.text
     assert date(web, 8)
     page = web.get(f"/pages/impact?url={url}").text
     assert f"bin/purge {index} --url={url}</code>" in page  # not against its own warning
