@@ -430,12 +430,13 @@ def _notes(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> I
     """Yield what is wrong with files, and how they get into the crawl that wrote them."""
     if built.nothing_taken:
         yield _nothing_taken_text(built.nothing_taken)
+    read_for = f"crawl {crawl}" if crawl else "no crawl"
     for name, found in list(built.reported.items())[:_MAX_NAMED]:
         one = len(found) == 1
         was = "1 file was" if one else f"{len(found):,} files were"
         shown = found if len(found) <= _MAX_NAMED else ["FILE..."]
         yield (
-            f"warning: {was} read for no crawl, and crawl {name} has captures in "
+            f"warning: {was} read for {read_for}, and crawl {name} has captures in "
             f"{'a file of that name' if one else 'files of these names'}; if it wrote "
             f"{'it' if one else 'them'}: {as_called(reread(index_name(index), shown, name))}"
         )

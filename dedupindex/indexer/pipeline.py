@@ -111,8 +111,8 @@ class Built:
     skipped   number of files in directories that are of no known kind
     skipped_files  paths of the first of these, at most 1,000 of each source
     elsewhere  of the known files, how many were read for which other crawl, "" for none
-    reported  crawls that have captures in files of the names of those that were read for no crawl,
-        with these files; merged crawls only, and not on a cluster
+    reported  crawls that have captures in files of the names of those that were read for another
+        crawl or none, with these files; merged crawls only, and not on a cluster
     disproved  reports of the crawl that its files do not have, and that are originals no longer
     nothing_taken  files of which no response was taken, as most have a defect, with the number of
         refused ones by reason
@@ -414,8 +414,8 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:
             drops=any(job.instead_of.values()), crawl=job.crawl,
             index=job.engine if is_cluster(job.engine) else str(job.index),
         )  # fmt: skip
-        if view is not None and not (job.crawl or job.instead_of or is_cluster(job.engine)):
-            plan.reported = crawls_of_files(plan, view)
+        if view is not None and not (job.instead_of or is_cluster(job.engine)):
+            plan.reported = crawls_of_files(plan, view, job.crawl)
         return plan
 
 

@@ -173,10 +173,11 @@ def _check_crawls(replaced: Mapping[str, list[str]], crawl: str, index: str) -> 
     )
 
 
-def crawls_of_files(plan: BuildPlan, view: View) -> dict[str, list[str]]:
-    """Return crawls that have captures in files of the names of those to be read, with these files.
+def crawls_of_files(plan: BuildPlan, view: View, crawl: str) -> dict[str, list[str]]:
+    """Return other crawls that have captures in files of the names of those to be read for `crawl`.
 
-    Files of a crawl that were read are not among them. Crawls that are not merged are not known.
+    Each has these files. Not among them are files that were read for it, or of names that `crawl`
+    has reported as well. Crawls that are not merged are not known.
     """
     files: dict[str, list[str]] = {}
     for found in chain.from_iterable(plan.tasks):
@@ -187,11 +188,13 @@ def crawls_of_files(plan: BuildPlan, view: View) -> dict[str, list[str]]:
         if place.crawl and last_name(place.container) in files
         and not was_read(view, place.container)
     }  # fmt: skip
+    own = {name for reporter, name in reported if reporter == crawl}
+    reported = {(other, name) for other, name in reported if name not in own}
     if reported:
         reported -= {(read.crawl, last_name(read.name)) for read in view.containers()}
     crawls: dict[str, list[str]] = {}
-    for crawl, name in sorted(reported):
-        crawls.setdefault(crawl, []).extend(files[name])
+    for other, name in sorted(reported):
+        crawls.setdefault(other, []).extend(files[name])
     return crawls
 
 
