@@ -26,7 +26,7 @@ from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_report import left_unknown
 from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.store import Reading, Store, some_of
-from dedupindex.crawls.stores import open_store, removed_in
+from dedupindex.crawls.stores import indexed_crawl_names, open_store, removed_in
 from dedupindex.crawls.unread_crawls import reported_files
 from dedupindex.errors import BadQuery, UnknownCrawl, as_named
 from dedupindex.index import open_index
@@ -167,7 +167,7 @@ def _sides(view: View, store: Store | None, first: str, second: str) -> dict[int
         known.add(place.crawl)
     for name in names:
         if name not in known:
-            raise _unknown(name, known, view, store)
+            raise _unknown(name, view, store)
     return sides
 
 
@@ -177,10 +177,10 @@ def _require_known(view: View, store: Store | None, name: str) -> None:
         return
     with store.reading() if store is not None else nullcontext() as reading:
         if reading is None or reading.crawl_named(name) is None:
-            raise _unknown(name, {place.crawl for _, place in view.places()}, view, store)
+            raise _unknown(name, view, store)
 
 
-def _unknown(name: str, known: set[str], view: View, store: Store | None) -> UnknownCrawl:
+def _unknown(name: str, view: View, store: Store | None) -> UnknownCrawl:
     with store.reading() if store is not None else nullcontext() as reading:
         crawl = reading.crawl_named(name) if reading is not None else None
         if crawl is not None and crawl.cancelled:
@@ -197,7 +197,7 @@ def _unknown(name: str, known: set[str], view: View, store: Store | None) -> Unk
                     f"and compare then: {_reading_command(name)}"
                 ))  # fmt: skip
         asked = [] if reading is None else [one.name for one in reading.newest()]
-        others = known - {"", name} - removed_in(view, reading).keys()
+        others = indexed_crawl_names(view) - {"", name} - removed_in(view, reading).keys()
     newest = [one for one in asked if one in others]  # the first of them
     listed = some_of([*newest, *sorted(others.difference(newest), reverse=True)], _CRAWLS) or "none"
     return UnknownCrawl(

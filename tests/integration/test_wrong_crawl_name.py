@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ def test_a_file_is_moved_to_its_crawl_with_all_that_it_has(
     if wrong:
         words = ("report", index, "--crawl", wrong, "--compare", "one")
         assert "it has captures of two, one." in typed(*words, status=4)[1]
+        words = ("report", index, "--crawl", "none", "--compare", "one")
+        assert "it has captures of two, one." in typed(*words, status=4)[1]
+        for words, status in (
+            (("report", index, "--crawl", wrong), 4), (("impact", index, "--crawl", wrong), 10),
+            (("list", index, "--of-crawl", wrong), 10),
+        ):  # fmt: skip
+            said = typed(*words, status=status)[1]
+            named = re.search(f"there is no crawl '{wrong}'; there are ([a-z, -]+)", said)
+            assert named and sorted(named[1].split(", ")) == ["one", "two"]
     found = json.loads(typed("impact", index, "--container", first, "--json")[0])
     assert [row["name"] for row in found["by_crawl"]] == ["two"]
     typed("index", "--check", index)

@@ -9,7 +9,7 @@ from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import FILE, Reading, Store, cluster_of
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.index import open_index
-from dedupindex.index.engine import View
+from dedupindex.index.engine import View, was_read
 
 
 def make_store(index: Path, *, create: bool = True) -> Store:
@@ -47,9 +47,23 @@ def crawl_names(index: Path) -> set[str]:
     "" is among them if files are of no crawl. The caller must not have the index open.
     """
     with closing(open_index(index)) as engine, engine.view() as view:
-        known = {container.crawl for container in view.containers()}
-        known.update(place.crawl for _, place in view.places())
+        known = indexed_crawl_names(view)
     return known.union(asking_crawl_names(index))
+
+
+def indexed_crawl_names(view: View) -> set[str]:
+    """Return the names of the crawls that an index has files or captures of, "" for none.
+
+    An index keeps the names of places. That of a file which was moved to another crawl has no
+    captures any more, and does not count.
+    """
+    known = {container.crawl for container in view.containers()}
+    for _, place in view.places():
+        if place.crawl in known:
+            continue
+        if not place.container or not was_read(view, place.container):  # some reports name no file
+            known.add(place.crawl)
+    return known
 
 
 def removed_crawls(index: Path) -> dict[str, str]:
