@@ -27,10 +27,10 @@ from dedupindex.crawls.crawl_report import left_unknown
 from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.store import Reading, Store, some_of
 from dedupindex.crawls.stores import indexed_crawl_names, open_store, removed_in
-from dedupindex.crawls.unread_crawls import reported_files
+from dedupindex.crawls.unread_crawls import captures_in, read_for_others
 from dedupindex.errors import BadQuery, UnknownCrawl, as_named
 from dedupindex.index import open_index
-from dedupindex.index.engine import View, was_read
+from dedupindex.index.engine import IndexedContainer, View, reread
 from dedupindex.index.format import cells
 from dedupindex.index.format.file_names import last_name
 from dedupindex.index.same_payload import by_key, revisits, stored
@@ -190,16 +190,20 @@ def _unknown(name: str, view: View, store: Store | None) -> UnknownCrawl:
             if found and crawl.state is not CrawlState.OPEN:
                 duplicates = singular(f"{found:,} duplicates")
                 files = _absent(view, reading, crawl)
+                others = read_for_others(view, reading, crawl)
                 named = f" Files that it reported: {_named_files(files)}." if files else ""
+                unread = f", and what it wrote of them was not read.{named}"
+                if others:
+                    unread = f"; {_misfiled(others)}.{named}"
+                advice = _advice(name, "Read its WARCs, and compare then:", files, others)
                 return UnknownCrawl(as_named(
                     f"the index has no capture of the crawl {name!r}: its lookups found "
-                    f"{duplicates}, and what it wrote of them was not read.{named} Read its WARCs, "
-                    f"and compare then: {_reading_command(name)}"
+                    f"{duplicates}{unread} {advice}"
                 ))  # fmt: skip
         asked = [] if reading is None else [one.name for one in reading.newest()]
-        others = indexed_crawl_names(view) - {"", name} - removed_in(view, reading).keys()
-    newest = [one for one in asked if one in others]  # the first of them
-    listed = some_of([*newest, *sorted(others.difference(newest), reverse=True)], _CRAWLS) or "none"
+        there = indexed_crawl_names(view) - {"", name} - removed_in(view, reading).keys()
+    newest = [one for one in asked if one in there]  # the first of them
+    listed = some_of([*newest, *sorted(there.difference(newest), reverse=True)], _CRAWLS) or "none"
     return UnknownCrawl(
         f"the index has nothing of a crawl {name[:200]!r}; it has captures of {listed}. "
         "A crawl is in it when its files were indexed with --crawl, or what it reported "
@@ -225,6 +229,8 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
             refused = statistics.refused_payload(reading, crawl, statistics.refused(reading, crawl))
             unasked = left_unknown(row, refused, told)["not_looked_up_nor_reported"] or 0
             stored = unasked + (told.not_reported or 0)
+            lacks = missing > 0 or (stored and name not in read)
+            others = read_for_others(view, reading, crawl) if lacks else []
             found = []
             advice = "Read its WARCs:"
             if missing > 0 and name in read:
@@ -234,21 +240,42 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                 )
                 advice = "Read them:" if files else _PERHAPS_READ
             elif missing > 0:
-                found.append(f"revisits that were not read: {missing:,}")
+                of_it = " for it" if others else ""
+                found.append(f"revisits that were not read{of_it}: {missing:,}")
             if stored and name not in read:
                 found.append(f"captures that it did not report: {stored:,}")
             if files:
                 found.append(
                     f"files that have its captures and were not read: {_named_files(files)}"
                 )
+            if others:
+                found.append(_misfiled(others))
             if found:
-                said = f"crawl {name}: {', '.join(found)}. {advice} {_reading_command(name)}"
-                warnings.append(as_named(said))
+                advice = _advice(name, advice, files, others)
+                warnings.append(as_named(f"crawl {name}: {', '.join(found)}. {advice}"))
     return warnings
 
 
-def _reading_command(crawl: str) -> str:
-    return f"bin/index --add --crawl {shlex.quote(crawl)} WARCS INDEX"
+def _misfiled(others: Sequence[IndexedContainer]) -> str:
+    """Name files of a crawl that were read for other ones, and these."""
+    crawls = sorted({f"crawl {file.crawl}" if file.crawl else "no crawl" for file in others})
+    files = _named_files([last_name(file.name) for file in others])
+    return f"files that seem to be of it and were read for {names_text(crawls, _NAMED)}: {files}"
+
+
+def _advice(
+    crawl: str, advice: str, files: Sequence[str], others: Sequence[IndexedContainer]
+) -> str:
+    """Return the commands that read what a crawl wrote: first files that `others` have.
+
+    `advice` is what to do if there are none of these, and `files` are those that nobody has read.
+    """
+    add = f"bin/index --add --crawl {shlex.quote(crawl)} WARCS INDEX"
+    if not others:
+        return f"{advice} {add}"
+    named = [file.name for file in others] if len(others) <= _NAMED else ["FILE..."]
+    move = f"If it wrote them, move them to it: {reread('INDEX', named, crawl)}"
+    return f"{move}; then read the others: {add}" if files else move
 
 
 def _named_files(files: Sequence[str]) -> str:
@@ -256,15 +283,9 @@ def _named_files(files: Sequence[str]) -> str:
 
 
 def _absent(view: View, reading: Reading, crawl: Crawl) -> list[str]:
-    """Return the last names of files that captures of a crawl are in and nobody has read.
-
-    Also those that it reported, if it has ended and is not merged.
-    """
-    absent = reported_files(reading, crawl)
-    for _, place in view.places():
-        if place.crawl == crawl.name and place.container and not was_read(view, place.container):
-            absent.add(last_name(place.container))
-    return sorted(absent - {last_name(container.name) for container in view.containers()})
+    """Return those of `captures_in` that nobody has read."""
+    read = {last_name(container.name) for container in view.containers()}
+    return sorted(captures_in(view, reading, crawl) - read)
 
 
 def _purged(view: View, store: Store | None, *crawls: str) -> list[str]:

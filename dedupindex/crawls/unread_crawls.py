@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import Reading
-from dedupindex.index.engine import View
+from dedupindex.index.engine import IndexedContainer, View, was_read
 from dedupindex.index.format.cells import container_of
 from dedupindex.index.format.file_names import files_of, last_name
 
@@ -17,6 +19,9 @@ WITHOUT_WARCS = (
     "away, with all captures that the index has of it"
 )
 """What to do about a crawl that has nothing to be read, such as a trial."""
+_LAUNCH = re.compile(
+    r"(?<!\d)\d{14}$"
+)  # of Heritrix: its directory, and the end of the crawl's name
 
 
 def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str, int]:
@@ -77,3 +82,46 @@ def reported_files(reading: Reading, crawl: Crawl) -> set[str]:
         return set()
     numbers = {container_of(found.entry) for found in of_crawl(reading, crawl)}
     return {last_name(name) for name in map(reading.container_name, numbers) if name}
+
+
+def captures_in(view: View, reading: Reading, crawl: Crawl) -> set[str]:
+    """Return the last names of files that captures of a crawl are in, as it reported them.
+
+    Also those that only the crawl has, if it has ended and is not merged.
+    """
+    return reported_files(reading, crawl) | _unread_places(view)[crawl.name]
+
+
+def read_for_others(view: View, reading: Reading, crawl: Crawl) -> list[IndexedContainer]:
+    """Return the files that a crawl wrote, as it seems, and that were read for another or none.
+
+    It has reported captures in a file of the name, and neither was one read for the crawl, nor did
+    the other crawl report one; or the path has the launch of the crawl.
+    """
+    places, read = _unread_places(view), list(view.containers())
+    reported = captures_in(view, reading, crawl)
+    reported -= {last_name(file.name) for file in read if file.crawl == crawl.name}
+    return [
+        file
+        for file in read
+        if file.crawl != crawl.name and not file.purged
+        and (
+            (last_name(file.name) in reported and last_name(file.name) not in places[file.crawl])
+            or (is_of_launch(file.name, crawl.name) and not is_of_launch(file.name, file.crawl))
+        )
+    ]  # fmt: skip
+
+
+def is_of_launch(path: str, crawl: str) -> bool:
+    """Return whether a path has the 14 digits of the launch with which the name of a crawl ends."""
+    launch = _LAUNCH.search(crawl)
+    return launch is not None and launch[0] in re.findall(r"\d+", path)
+
+
+def _unread_places(view: View) -> defaultdict[str, set[str]]:
+    """Crawls -> the last names of files that have their captures, and that nobody has read."""
+    found = defaultdict[str, set[str]](set)
+    for _, place in view.places():
+        if place.crawl and place.container and not was_read(view, place.container):
+            found[place.crawl].add(last_name(place.container))
+    return found

@@ -112,6 +112,53 @@ def test_a_crawl_that_reported_has_what_was_moved_to_it(
     assert "warning" not in typed("index", "--add", same_name, index)[1]  # two was read
 
 
+@pytest.mark.parametrize("wrong", ["wrong", "one", ""])
+def test_a_comparison_names_the_command_that_moves_the_files_of_a_crawl(
+    tmp_path: Path, files: tuple[Path, Path], wrong: str
+) -> None:
+    """--add does nothing for files that were read for another crawl."""
+    index, (_, second) = tmp_path / "index", files
+    report_second_crawl(index, files)
+    typed("index", "--add", *(("--crawl", wrong) if wrong else ()), second, index)
+    [warning] = compared(index)[1]
+    assert warning == (
+        "crawl two: revisits that were not read for it: 2, files that seem to be of it and "
+        "were read for "
+        f"{f'crawl {wrong}' if wrong else 'no crawl'}: 1 (2.warc.gz). If it wrote them, move them "
+        f"to it: bin/index --reread --crawl two {second} INDEX"
+    )
+    typed("index", "--reread", "--crawl", "two", second, index)
+    assert compared(index)[1] == []
+
+
+def test_the_launch_in_a_path_names_the_crawl_of_files_without_new_captures(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    """Such a crawl has reported no file. Heritrix names the directory after the launch."""
+    index, first = tmp_path / "index", files[0]
+    right, wrong = "small-20261130192502", "small-20261130192439"
+    typed("index", *TYPES, "--crawl", wrong, first, index)
+    with asking(index) as web:
+        web.post("/crawls", json={"name": right})
+        for at in range(2):
+            asked = f"digest={sha1(BODIES[at]).decode()}&url=http://a.test/{at}"
+            assert web.get(f"/lookup?crawl={right}&{asked}").get_json()["duplicate"]
+        web.post(f"/crawls/{right}/commit")
+    launch = second_crawl(tmp_path / "small/20261130192502/warcs/2.warc.gz")
+    words = ("report", index, "--crawl", right, "--compare", wrong)
+    assert f"index --add --crawl {right} WARCS INDEX" in typed(*words, status=4)[1]
+    typed("index", "--add", "--crawl", wrong, launch, index)
+    said = typed(*words, status=4)[1]
+    assert (
+        "its lookups found 2 duplicates; files that seem to be of it and were read for crawl "
+        f"{wrong}: 1 (2.warc.gz). If it wrote them, move them to it: bin/index --reread --crawl "
+        f"{right} {launch} INDEX\n"
+    ) in said
+    typed("index", "--reread", "--crawl", right, launch, index)
+    found = json.loads(typed(*words, "--json")[0])
+    assert found["warnings"] == [] and found["total"]["second_revisits"] == 2
+
+
 def test_only_the_files_of_a_crawl_are_named(tmp_path: Path, files: tuple[Path, Path]) -> None:
     """A directory of files of two crawls is read for none."""
     index, (first, second) = tmp_path / "index", files
