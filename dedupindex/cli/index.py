@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections import Counter
@@ -37,8 +38,8 @@ from dedupindex.cli.index_location import (
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.sent_requests import SentRequests, sent_requests
-from dedupindex.crawls.stores import crawl_names, open_store
-from dedupindex.crawls.unread_crawls import crawls_without_files
+from dedupindex.crawls.stores import asking_crawl_names, crawl_names, open_store
+from dedupindex.crawls.unread_crawls import crawls_without_files, launches_in
 from dedupindex.errors import BadInput, Damaged, IndexExists, SettingsConflict, as_called
 from dedupindex.index import ENGINES, open_index
 from dedupindex.index.address import is_cluster
@@ -442,6 +443,8 @@ def _notes(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> I
         )
     if (more := len(built.reported) - _MAX_NAMED) > 0:
         yield f"warning: and so for {more:,} more crawls (see --json)"
+    if built.tally.containers:
+        yield from _launch_notes(built, sources, index, crawl)
     if count := built.elsewhere.total():
         names = [f"crawl {name}" if name else "no crawl" for name in sorted(built.elsewhere)]
         files = "1 known file was not read, and stays in"
@@ -451,6 +454,27 @@ def _notes(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> I
         yield (
             f"warning: {files} {names_text(names, _MAX_NAMED)}; if crawl {crawl} wrote "
             f"{'it' if count == 1 else 'them'}: {command}"
+        )
+
+
+def _launch_notes(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> Iterator[str]:
+    """Yield warnings of sources whose paths have the launch of another crawl that used a server.
+
+    A crawl that found only duplicates has reported no file; links such as Heritrix's `latest` are
+    followed.
+    """
+    names: dict[str, str] = {}
+    for name in asking_crawl_names(index) if crawl else ():
+        names.update(dict.fromkeys(launches_in(name), name))
+    found: dict[str, list[str]] = {}
+    for source in sources if names else ():
+        for launch in names.keys() & launches_in(os.path.realpath(source)) - launches_in(crawl):
+            found.setdefault(names[launch], []).append(source)
+    for name in sorted(found.keys() - built.reported.keys())[:_MAX_NAMED]:
+        command = as_called(reread(index_name(index), found[name], name))
+        yield (
+            f"warning: files were read for crawl {crawl}, and their path has the launch of crawl "
+            f"{name}; if it wrote them: {command}"
         )
 
 

@@ -19,9 +19,7 @@ WITHOUT_WARCS = (
     "away, with all captures that the index has of it"
 )
 """What to do about a crawl that has nothing to be read, such as a trial."""
-_LAUNCH = re.compile(
-    r"(?<!\d)\d{14}$"
-)  # of Heritrix: its directory, and the end of the crawl's name
+_LAUNCH = re.compile(r"(?<![0-9])[0-9]{14}(?![0-9])")  # names crawl and directory
 
 
 def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str, int]:
@@ -98,6 +96,7 @@ def read_for_others(view: View, reading: Reading, crawl: Crawl) -> list[IndexedC
     It has reported captures in a file of the name, and neither was one read for the crawl, nor did
     the other crawl report one; or the path has the launch of the crawl.
     """
+    launch = launches_in(crawl.name)
     places, read = _unread_places(view), list(view.containers())
     reported = captures_in(view, reading, crawl)
     reported -= {last_name(file.name) for file in read if file.crawl == crawl.name}
@@ -107,15 +106,14 @@ def read_for_others(view: View, reading: Reading, crawl: Crawl) -> list[IndexedC
         if file.crawl != crawl.name and not file.purged
         and (
             (last_name(file.name) in reported and last_name(file.name) not in places[file.crawl])
-            or (is_of_launch(file.name, crawl.name) and not is_of_launch(file.name, file.crawl))
+            or (launch & launches_in(file.name) - launches_in(file.crawl))
         )
     ]  # fmt: skip
 
 
-def is_of_launch(path: str, crawl: str) -> bool:
-    """Return whether a path has the 14 digits of the launch with which the name of a crawl ends."""
-    launch = _LAUNCH.search(crawl)
-    return launch is not None and launch[0] in re.findall(r"\d+", path)
+def launches_in(name: str) -> set[str]:
+    """Return the launches of Heritrix, as 14 digits, that a path or the name of a crawl has."""
+    return set(_LAUNCH.findall(name))
 
 
 def _unread_places(view: View) -> defaultdict[str, set[str]]:

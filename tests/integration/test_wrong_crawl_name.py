@@ -147,6 +147,17 @@ def test_the_launch_in_a_path_names_the_crawl_of_files_without_new_captures(
     launch = second_crawl(tmp_path / "small/20261130192502/warcs/2.warc.gz")
     words = ("report", index, "--crawl", right, "--compare", wrong)
     assert f"index --add --crawl {right} WARCS INDEX" in typed(*words, status=4)[1]
+    latest = tmp_path / "small/latest"
+    latest.symlink_to(launch.parent.parent)
+    for source in (launch, latest):
+        copied = tmp_path / f"copied-{source.name}"
+        typed("index", index, "--copy", copied)
+        assert (
+            f"warning: files were read for crawl {wrong}, and their path has the launch of crawl "
+            f"{right}; if it wrote them: bin/index --reread --crawl {right} {source} {copied}\n"
+        ) in typed("index", "--add", "--crawl", wrong, source, copied)[1]
+        warned = typed("index", "--reread", "--crawl", right, source, copied)[1]
+        assert "warning" not in warned
     typed("index", "--add", "--crawl", wrong, launch, index)
     said = typed(*words, status=4)[1]
     assert (
