@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.crawl import Claim, Crawl
+from dedupindex.crawls.crawl import Claim, Crawl, CrawlState
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Finder
@@ -191,6 +191,27 @@ class Reading(ABC):
         removed = {crawl.name: crawl.removed for crawl in considered if crawl.removed}
         all_given = len(considered) < _CONSIDERED
         raise UnknownCrawl(suggestion(name, newest, removed, all_given=all_given))
+
+    def crawl_to_change(self, name: str, sees: Callable[[Crawl], bool]) -> Crawl:
+        """Return a crawl by name; its `UnknownCrawl` asks for names that begin so, if there are.
+
+        These are such as `sees` allows, those of open crawls first: Heritrix adds the launch to
+        the name of a job, and a crawl begun with the shorter name would not be the one meant.
+        """
+        if crawl := self.crawl_named(name):
+            return crawl
+        typed = name.casefold()
+        found = [
+            crawl
+            for crawl in islice(self.newest(), _CONSIDERED)
+            if crawl.name.casefold().startswith(typed) and sees(crawl)
+        ]
+        if not found:
+            return self.crawl(name)
+        found.sort(key=lambda crawl: crawl.state is not CrawlState.OPEN)
+        named = [f"{crawl.name} ({crawl.removed or crawl.state.value})" for crawl in found]
+        meant = some_of(named, _SUGGESTIONS)
+        raise UnknownCrawl(f"there is no crawl {name[:200]!r}: did you mean {meant}?")
 
     def container_ref(self, number: int) -> ContainerRef:
         """Return the container of a number, without its crawl."""

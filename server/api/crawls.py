@@ -121,8 +121,10 @@ class CrawlRoutes(Handlers):
         step, exit = lifecycle.commit if keep else cancel, fields.text_field(given, "exit")
         counts, counter = fields.self_report(given)
         self._metrics.store_all_counts(self._live.crawls.write_counts)  # the answer has them all
+        visible = NamespaceAccess(self._access, request.environ)
 
         def change(writing: Writing) -> Crawl:
+            writing.crawl_to_change(name, visible.sees)
             crawl = step(writing, name, exit)
             with suppress(BadInput):  # the crawl ends nevertheless
                 add_self_report(writing, crawl, counts, counter)
@@ -137,9 +139,10 @@ class CrawlRoutes(Handlers):
         given = self._writers.fields(request.environ)
         fields.check_fields(given, fields.SELF_REPORT)
         counts, counter = fields.self_report(given)
+        visible = NamespaceAccess(self._access, request.environ)
 
         def change(writing: Writing) -> Crawl:
-            crawl = writing.crawl(name)
+            crawl = writing.crawl_to_change(name, visible.sees)
             add_self_report(writing, crawl, counts, counter)
             return crawl
 

@@ -405,3 +405,19 @@ def test_records_are_not_stored_in_a_private_crawl(web: FlaskClient) -> None:
     assert web.get(f"/api/records/{RECORD['id']}").get_json() == RECORD
     assert web.get("/crawls/doppelganger").get_json()["captures"] == 0
     assert web.get("/crawls/doppelganger-2").get_json()["seen_by"] == "all"
+
+
+def test_a_crawl_that_is_ended_under_the_name_of_its_job_is_named(web: FlaskClient) -> None:
+    """Heritrix adds the launch to the name of a job; beginning another crawl would not help."""
+    for launch in (1, 2, 3):
+        begin(web, f"killed-2026113019100{launch}")
+    web.post("/crawls/killed-20261130191003/commit")
+    meant = (
+        "there is no crawl 'killed': did you mean killed-20261130191002 (open), "
+        "killed-20261130191001 (open), killed-20261130191003 (committed)?"
+    )
+    for step, content in (("commit", {"exit": "killed"}), ("cancel", {}), ("counts", {})):
+        answer = web.post(f"/crawls/killed/{step}", json=content)
+        assert error(answer) == (404, "unknown_crawl")
+        assert answer.get_json()["error"]["message"] == meant
+        assert "begin it with POST" in web.post(f"/crawls/other/{step}", json=content).text
