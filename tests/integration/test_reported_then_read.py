@@ -119,15 +119,18 @@ def test_a_crawl_does_not_answer_with_what_was_read_and_refused_or_purged(
     assert originals(index) == []
 
 
-def reported_by(index: Path, crawl: str, *given: dict[str, Any]) -> None:
-    """Let a crawl report captures, and commit it."""
+def reported_by(
+    index: Path, crawl: str, *given: dict[str, Any], purged: Sequence[str] = ()
+) -> None:
+    """Let a crawl report captures, and commit it; those of `purged` digests are refused."""
     with asking(index) as web:
         web.post("/crawls", json={"name": crawl})
         for one in given:
             whole = {"status": 200, "mime": "text/html", "date": DATE.decode(), **one}
-            assert web.post(f"/captures?crawl={crawl}", json=whole).get_json()["results"] == [
-                "added"
-            ]
+            told = web.post(f"/captures?crawl={crawl}", json=whole).get_json()
+            is_purged = one["digest"] in purged
+            assert told["refused"] == ({"purged": 1} if is_purged else {})
+            assert told["results"] == ["purged" if is_purged else "added"]
         web.post(f"/crawls/{crawl}/commit")
 
 
@@ -272,7 +275,8 @@ def test_a_report_that_is_repeated_after_a_purge_of_its_url_is_denied(
     index = begun(tmp_path, engine, "a.warc.gz")
     reported_by(index, "sound", {"digest": DIGEST, "url": "http://c.test/"})
     typed("purge", index, "--url", URL.decode())
-    reported_by(index, "again", {"digest": DIGEST, "url": URL.decode(), "container": "a.warc.gz"})
+    again = {"digest": DIGEST, "url": URL.decode(), "container": "a.warc.gz"}
+    reported_by(index, "again", again, purged=[DIGEST])
     assert answers(index, DIGEST)  # at the other URL
     listed = typed("list", index, "--digest", DIGEST)[0]
     assert "http://c.test/" in listed and URL.decode() not in listed
@@ -423,7 +427,8 @@ def test_reports_of_a_purged_file_are_refused_also_later(tmp_path: Path, engine:
     index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
     typed("index", "--add", "--crawl", "late", path, index)
     typed("purge", index, "--container", path)
-    reported_by(index, "late", in_a(GHOST, "http://a.test/2"), in_a(DIGEST, URL.decode()))
+    late = in_a(GHOST, "http://a.test/2"), in_a(DIGEST, URL.decode())
+    reported_by(index, "late", *late, purged=[DIGEST])
     typed("index", "--merge", index)
     assert not answers(index, GHOST, "http://a.test/2")
     assert ended("list", index, "--digest", GHOST)[0] == NOTHING_FOUND
