@@ -22,6 +22,7 @@ from dedupindex.cli.options import (
     wants_json,
 )
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.cli.restored_report import print_restored
 from dedupindex.cli.result_lists import (
     INDEX_PAGE,
     absolute,
@@ -84,8 +85,6 @@ from dedupindex.runtime.progress import finished
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import side_by_side
-from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS
-from dedupindex.verify.walk_file import is_named
 
 Containers = Mapping[int, ManifestContainer]
 Undoable = tuple[list[Undo], list[Restored]]  # files to restore, and files that cannot be
@@ -446,91 +445,6 @@ def restore_file(_: None, task: Undo) -> Restored:
             f"{place}: {error.strerror or error}; this file is unchanged: run the same "
             "command again to resume"
         ) from error
-
-
-_MOST_NAMED = 1000  # records that are not restored, or not proven; all are counted
-_DEFECTS = {DAMAGE: "its damage", LOSS: "its loss", BROKEN: "what is broken in it"}
-
-
-def _print_records(result: Restored, counts: dict[str, int], most: int) -> list[dict[str, Any]]:
-    """Count the records that are not restored, or not proven; name some, and return these."""
-    found = []
-    for number, one in enumerate(result.findings):
-        counts["records_unproven" if one.restored else "records_not_restored"] += 1
-        if number >= most:
-            continue
-        what = "restored, but not proven" if one.restored else "NOT RESTORED"
-        where = f" at {one.offset}" if one.offset >= 0 else ""
-        say(f"warning: {result.name}{where}: {what}: {one.message}")
-        found.append({"file": result.name, **one._asdict()})
-    return found
-
-
-def print_restored(
-    results: Iterator[Restored], requests: CountedRequests | None = None, *, dry: bool = False
-) -> int:
-    """Print what was restored, or can be, and the requests for it; returns the exit status."""
-    counts = dict.fromkeys(
-        ("files", "archives", "records", "exact", "rebuilt", "partial", "copied", "existing",
-         "unproven", "left_alone", "damaged", "defective", "records_existing", "records_unproven",
-         "records_not_restored"), 0,
-    )  # fmt: skip
-    named_records: list[dict[str, Any]] = []
-    problems: list[dict[str, Any]] = []
-    for result in results:
-        counts["files"] += 1
-        counts["archives"] += is_named(Path(result.name))
-        if result.state != "left_alone":  # else nothing was written of its records
-            existed = result.state == "existing"
-            counts["records_existing" if existed else "records"] += result.records
-        counts[result.state] += 1
-        if result.state == "partial" and all(one.restored for one in result.findings):
-            counts["unproven"] += 1
-        named_records += _print_records(result, counts, _MOST_NAMED - len(named_records))
-        if result.problem:
-            problems.append({"file": result.name, "message": result.problem})
-        if result.note:
-            say(f"{result.name}: {result.note}")
-        if result.state == "left_alone" and dry:
-            say(f"warning: {result.name} cannot be restored: {result.problem}")
-        elif result.state == "left_alone":
-            say(f"warning: {result.name} was left alone: {result.problem}")
-        elif result.problem:
-            level = result.level or DAMAGE
-            counts["damaged" if level == DAMAGE else "defective"] += 1
-            copied = "would be" if dry else "was"
-            say(f"warning: {result.name} {copied} copied with {_DEFECTS[level]}: {result.problem}")
-    findings = {"findings": named_records, "problems": problems, "dry_run": dry}
-    sent = sent_requests(requests) if requests else SentRequests({})
-    lines = [*_restored_lines(counts, dry=dry), *sent.lines()]
-    print_result({**counts, **findings, **sent.as_json()}, lines)
-    wrong = any(counts[one] for one in ("left_alone", "damaged", "defective")) or named_records
-    return Damaged.exit_status if wrong else 0
-
-
-def _restored_lines(counts: dict[str, int], *, dry: bool) -> Iterator[str]:
-    before = f" with {counts['records_existing']:,} records" if counts["records_existing"] else ""
-    there = f"{counts['existing']:,} there already{before}, " if counts["existing"] else ""
-    others = counts["files"] - counts["archives"]
-    named = f", {others:,} of them not named as archives" if others else ""
-    unproven, cut = counts["unproven"], counts["partial"] - counts["unproven"]
-    partial = f"{unproven:,} rebuilt, not proven to be as before, " if unproven else ""
-    partial += f"{cut:,} in part, " if cut else ""
-    line = (
-        f"{counts['files']:,} files{named}: {counts['records']:,} records "
-        f"{'can be restored' if dry else 'restored'}; "
-        f"{counts['exact']:,} files bit for bit, {counts['rebuilt']:,} record for record, "
-        f"{partial}{counts['copied']:,} {'would be ' if dry else ''}copied as they are, {there}"
-        f"{counts['left_alone']:,} left alone"
-    )
-    yield singular(line)
-    if counts["records_unproven"] or counts["records_not_restored"]:
-        yield (
-            f"records that are not proven to be as they were: {counts['records_unproven']:,}; "
-            f"records that {'cannot be' if dry else 'are not'} restored: "
-            f"{counts['records_not_restored']:,}"
-        )
-        yield as_called("if originals are elsewhere: bin/undedup DIR --out OTHER --originals PLACE")
 
 
 def _in_stores(

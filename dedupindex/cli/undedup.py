@@ -17,12 +17,12 @@ import click
 from dedupindex.cli.common import RESUMED, Command, print_result, say
 from dedupindex.cli.options import flag, option, path_or_address, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.cli.restored_report import print_restored
 from dedupindex.cli.result_lists import index_step
 from dedupindex.cli.rewrite import (
     COMMITTED,
     Undoable,
     journal_above,
-    print_restored,
     restore_file,
     undo_all,
     undo_below,
