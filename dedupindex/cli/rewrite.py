@@ -80,7 +80,7 @@ from dedupindex.post_crawl.undo_in_store import (
     objects_of_plan,
     restoring,
 )
-from dedupindex.post_crawl.work_directory import check_finished
+from dedupindex.post_crawl.work_directory import check_finished, end_undone
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, printable, singular
@@ -164,8 +164,12 @@ def command(
         raise click.UsageError(NO_CDXJ)
     if undo or discard:
         if in_stores:
-            return _in_stores(plan, list(own.values()), jobs, undo=undo)
-        return _undo_or_commit(plan, list(map(Path, tops)), own, jobs, undo=undo)
+            status = _in_stores(plan, list(own.values()), jobs, undo=undo)
+        else:
+            status = _undo_or_commit(plan, list(map(Path, tops)), own, jobs, undo=undo)
+        if undo and not status and not roots:  # else a copy of the files was restored
+            end_undone_run(plan.resolve().parent)
+        return status
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
@@ -205,6 +209,12 @@ def _undo_or_commit(plan: Path, tops: list[Path], own: Containers, jobs: int, *,
         files = "1 file was" if before == 1 else f"{before:,} files were"
         say(f"{files} restored before (same size, another file), as by an undo that was killed")
     return status
+
+
+def end_undone_run(work: Path, sources: Sequence[str] | None = None) -> None:
+    """End an interrupted run that was undone as a whole, see `end_undone`, and say so."""
+    if end_undone(work, sources):
+        say(f"the run in place that was interrupted ({work}) is given up: all is as before it")
 
 
 def _restored_before(one: ManifestContainer) -> bool:
@@ -498,6 +508,8 @@ def _print_committed(
     results: list[Restored], roots: Sequence[object], requests: CountedRequests | None = None
 ) -> int:
     left = [result for result in results if result.state == "left_alone"]
+    if not results:
+        say("there is nothing to commit: no file of the plan has removed records")
     for result in left:
         say(f"warning: {result.name} can still be undone: {result.problem}")
     freed = sum(result.bytes_after for result in results if result.state != "left_alone")

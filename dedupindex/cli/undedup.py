@@ -22,6 +22,7 @@ from dedupindex.cli.result_lists import index_step
 from dedupindex.cli.rewrite import (
     COMMITTED,
     Undoable,
+    end_undone_run,
     journal_above,
     restore_file,
     undo_all,
@@ -126,7 +127,10 @@ def command(
         sets = _sets(journals, unreadable)
         if dry_run:
             return _check_in_place(sets, unreadable, jobs)
-        return undo_all(journals, partial(_in_place, sets, unreadable), jobs, locks=sets)
+        status = undo_all(journals, partial(_in_place, sets, unreadable), jobs, locks=sets)
+        for name in map(os.path.abspath, () if status else journals):
+            end_undone_run(Path(f"{name}.dedup"), [name])
+        return status
     for directory in journals:
         _check(directory, out)
     task = Undo(Path(), "", Path(), _mounted(hosts, journals), dry=dry_run)

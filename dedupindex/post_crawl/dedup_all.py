@@ -202,7 +202,7 @@ def estimate(
     roots = sorted({file.root for file in found.files})
     with working(options.work or work_directory(roots, options.out), sources) as work:
         if work.unfinished_options is not None:
-            raise SettingsConflict(f"a run in place was interrupted ({work.top}): finish it first")
+            raise work.interrupted()
         if is_outdated(work.manifest):
             shutil.rmtree(work.manifest)
         unusable = {file.path for file in found.others}
@@ -385,11 +385,7 @@ class _DedupRun:
                     "working files"
                 )
             if options.out is not None or options.dry:
-                raise SettingsConflict(
-                    f"a run in place was interrupted ({work.top}): finish it first, with "
-                    "--in-place, without --dry-run, and with the options and files that it started "
-                    "with; or give it up with --in-place --restart, without --dry-run"
-                )
+                raise work.interrupted()
             work.check_same(options.decisive(), (file.path for file in self._found.files))
             self._say("resuming the run in place that was interrupted, with its plan")
             return open_plan(work.plan)

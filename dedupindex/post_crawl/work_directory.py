@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.errors import BadInput, IndexBusy, SettingsConflict
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.directory_format import check_new_or_ours, read_description
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, UNDOING, is_half_undone
@@ -88,6 +88,15 @@ class WorkDirectory:
         self._write(None)
         (self.top / _FILES).unlink(missing_ok=True)
 
+    def interrupted(self) -> SettingsConflict:
+        """Return the error of another command while a run in place is unfinished."""
+        return SettingsConflict(
+            f"a run in place was interrupted ({self.top}): finish it first, with --in-place, "
+            "without --dry-run, and with the options and files that it started with; or undo it "
+            f"with bin/rewrite {printable(shlex.quote(str(self.plan)))} --undo; or give it up with "
+            "--in-place --restart, without --dry-run"
+        )
+
     def check_same(self, options: dict[str, Any], files: Iterable[str]) -> None:
         """Raise `SettingsConflict` for other options or files than the run in place began with."""
         before = self.unfinished_options or {}
@@ -143,6 +152,24 @@ def check_finished(plan: Path, roots: Iterable[Path]) -> None:
                 "the options that it started with, or restore the files with bin/rewrite "
                 f"{printable(shlex.quote(str(top / 'plan')))} --undo"
             )
+
+
+def end_undone(top: Path, sources: Sequence[str] | None = None) -> bool:
+    """End the interrupted run in place of some working files: all its files were restored.
+
+    With `sources`, only a run on these. Returns whether a run was ended. Working files that a
+    process has are left to it. Raises `DedupError` if the working files cannot be read.
+    """
+    if not (top / _FILE).is_file():
+        return False
+    with suppress(IndexBusy), exclusive(top / _LOCK, f"the working files {top}"):
+        fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
+        known = _all_absolute(fields.get("sources", []))
+        work = WorkDirectory(top, fields)
+        if work.unfinished_options is not None and sources in (None, known):
+            work.end()
+            return True
+    return False
 
 
 def _difference(name: str, before: Any, now: Any) -> str:

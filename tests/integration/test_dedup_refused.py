@@ -18,6 +18,7 @@ from dedupindex.counts import ProgressUpdate
 from dedupindex.post_crawl import dedup_all
 from dedupindex.post_crawl.dedup_all import DedupOptions
 from dedupindex.post_crawl.rewrite import rewrite_file
+from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
 from tests.integration import test_dedup
 from tests.integration.test_dedup import Dedup
@@ -118,6 +119,49 @@ def test_an_interrupted_run_in_place_is_finished_with_its_own_files_only(
     assert main(["undedup", str(source), "--in-place"]) == 0
     assert {name: data for name, data in content(source).items() if name in whole} == whole
     assert dedup(source, "--in-place")["files"] == 5
+
+
+@pytest.mark.parametrize("work", ["in.dedup", "elsewhere"])
+@pytest.mark.parametrize("how", ["rewrite", "undedup"])
+def test_an_interrupted_run_that_was_undone_is_over(
+    source: Path, tmp_path: Path, dedup: Dedup, work: str, how: str
+) -> None:
+    whole, plan, there = content(source), tmp_path / work / "plan", ("--work", tmp_path / work)
+    interrupted(source, *there)
+    if how == "undedup":
+        typed("undedup", source, "--in-place")
+        assert content(source) == whole
+    if how == "rewrite" or work == "elsewhere":  # which undedup cannot know
+        _, said = typed("dedup", source, "--in-place", "--dry-run", *there, status=5)
+        assert f"or undo it with bin/rewrite {plan} --undo" in said
+        _, said = typed("rewrite", plan, "--undo")
+        assert f"({tmp_path / work}) is given up: all is as before it" in said
+        assert content(source) == whole
+    _, said = typed("rewrite", plan, "--commit")
+    assert "there is nothing to commit" in said
+    assert dedup(source, "--in-place", "--dry-run", *there)["revisits"] == 19
+    assert dedup(source, "--in-place", "--min-size", 1, *there)["revisits"] == 19
+    assert "nothing to commit" not in typed("rewrite", plan, "--commit")[1]
+
+
+def test_an_interrupted_run_that_was_undone_in_part_goes_on(
+    source: Path, tmp_path: Path, dedup: Dedup
+) -> None:
+    interrupted(source)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    typed("rewrite", tmp_path / "in.dedup/plan", "--root", f"{source}={moved}", "--undo")
+    rewritten = next(path for path in sorted(source.rglob("*.warc*")) if journaled(source, path))
+    rewritten.rename(tmp_path / "after")
+    rewritten.write_bytes(b"another file")
+    typed("rewrite", tmp_path / "in.dedup/plan", "--undo", status=7)
+    (tmp_path / "after").replace(rewritten)
+    typed("dedup", source, "--in-place", "--dry-run", status=5)
+    assert dedup(source, "--in-place")["revisits"] == 19
+
+
+def journaled(root: Path, path: Path) -> bool:
+    return Journal(root, str(path.relative_to(root))).exists()
 
 
 def test_the_records_of_rewriting_are_not_those_of_verifying(source: Path, tmp_path: Path) -> None:
