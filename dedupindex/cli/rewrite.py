@@ -511,7 +511,7 @@ def _print_committed(
     if not results:
         say("there is nothing to commit: no file of the plan has removed records")
     for result in left:
-        say(f"warning: {result.name} can still be undone: {result.problem}")
+        say(f"warning: {result.name} keeps its removed records: {result.problem}")
     freed = sum(result.bytes_after for result in results if result.state != "left_alone")
     places = printable(", ".join(map(str, roots)))
     files = singular(f"{len(results) - len(left):,} files, {amount(freed)}")

@@ -39,6 +39,7 @@ from dedupindex.post_crawl.undo_records import (
     OriginalFinder,
     RewriteRun,
     checked_entries,
+    damaged_text,
     revisits,
     revisits_of_run,
     rewrite_runs,
@@ -85,10 +86,12 @@ _RESTORED_ALREADY = (
     f"an interrupted undo restored it and left its journal in {DIRECTORY}/: it stays as it is; "
     "bin/undedup DIR --in-place finishes that undo"
 )
-_NEITHER = (
-    "it is neither the file before the run nor the file after it: put one of these back and repeat "
-    "this"
+REBUILDS = "bin/undedup DIR --out OTHER rebuilds the records from their originals"
+_CHANGED = (
+    "it is neither the file before the run nor the file after it: it was changed after the run. "
+    f"Put one of these back and repeat this; or {REBUILDS}"
 )
+_RESTORED = "it is the file before the run again: an undo removes what is kept of it"
 _PUT_BACK = "it has in full all records that its undo data lists: it is copied as it is"
 
 
@@ -251,8 +254,10 @@ def _reported(task: Undo, work: Callable[[Undo], Restored]) -> Restored:
     try:
         return work(task)
     except (Untouched, Damaged) as error:
+        damaged = isinstance(error, Damaged) and work is _in_place
+        problem = f"{error}; nothing was replaced. {REBUILDS}" if damaged else str(error)
         result = Restored(
-            task.name, "left_alone", 0, str(error), exists=isinstance(error, _Exists),
+            task.name, "left_alone", 0, problem, exists=isinstance(error, _Exists),
             lacks_host=isinstance(error.__cause__, OnOtherHost),
         )  # fmt: skip
         if isinstance(error, _NothingRestored):
@@ -280,8 +285,7 @@ def _in_place(task: Undo) -> Restored:
     if not journal.dropped.exists():
         raise Untouched(
             f"{DIRECTORY}/ has no removed records of it: it was written with --out, so its source "
-            "has them, or they were deleted; bin/undedup DIR --out OTHER rebuilds the records from "
-            "their originals"
+            f"has them, or they were deleted; {REBUILDS}"
         )
     if task.dry:
         with open_for_reading(path) as source, closing(DrySink()) as sink:
@@ -313,31 +317,37 @@ def _in_place(task: Undo) -> Restored:
 def _check_is_before(source: BinaryIO, before: FileBefore) -> None:
     """Raise `Untouched` if a file of the size before the run is not the file before the run."""
     if content_hash(source) != before.content_hash:
-        raise Untouched(_NEITHER)
+        raise Untouched(_CHANGED)
 
 
 def _check_size_after(size: int, after: FileAfter) -> None:
     """Raise `Untouched` if a file has not the size of the one that the run wrote."""
     if size != after.size:
-        raise Untouched(_NEITHER)
+        raise Untouched(_CHANGED)
 
 
 def _write_exact(source: BinaryIO, journal: Journal, before: FileBefore, sink: Sink) -> int:
-    """Write the old file with its dropped members and check its hash; returns its size."""
+    """Write the old file with its dropped members, and return its size.
+
+    Raises `Damaged` if the file, its journal or its dropped members do not make the old file.
+    """
     path = journal.directory.parent / journal.name
     for _ in checked_entries(journal.lines):  # raises `Damaged`
         pass
-    if isinstance(sink, DrySink):
-        found = hash_of(journal.old_content(path))
-        sink.size = before.size
-    else:
-        with open_for_reading(journal.dropped) as dropped:
-            for part, offset, count in journal.old_content(path):
-                sink.copy(source if part == path else dropped, offset, count)
-        found = content_hash(sink.file)
+    found = ""
+    with suppress(Damaged):  # the dropped members were cut
+        if isinstance(sink, DrySink):
+            found = hash_of(journal.old_content(path))
+            sink.size = before.size
+        else:
+            with open_for_reading(journal.dropped) as dropped:
+                for part, offset, count in journal.old_content(path):
+                    sink.copy(source if part == path else dropped, offset, count)
+            found = content_hash(sink.file)
     if found != before.content_hash:
-        raise Untouched(
-            "with its removed records it is not the file before the run; nothing was replaced"
+        raise Damaged(
+            damaged_text(journal, str(journal.dropped), source)
+            or f"with its removed records ({journal.dropped}) it is not the file before the run"
         )
     return sink.size
 
@@ -466,11 +476,15 @@ def _finder(task: Undo, *, final: bool = False) -> OriginalFinder:
 
 def _commit(task: Undo) -> Restored:
     path, journal = task.directory / task.name, Journal(task.directory, task.name)
-    _, after = journal.summary()
+    before, after = journal.summary()
     with open_for_reading(path) as source, closing(DrySink()) as sink:
         size = os.fstat(source.fileno()).st_size
-        if size != after.size or not journal.dropped.exists():
-            raise Untouched("it is not the file that its journal describes")
+        if size != after.size:
+            if size != before.size or content_hash(source) != before.content_hash:
+                raise Untouched(_CHANGED)
+            raise Untouched(_RESTORED)
+        if not journal.dropped.exists():
+            raise Untouched(f"its removed records are not in {DIRECTORY}/")
         run = RewriteRun(journal.lines, None)
         with closing(_finder(task, final=True)) as originals:
             write_records(revisits_of_run(run, []), source, sink, originals)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import filecmp
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, NamedTuple
@@ -33,6 +33,7 @@ from dedupindex.post_crawl.undo import Restored
 from dedupindex.post_crawl.undo_records import (
     OriginalFinder,
     RewriteRun,
+    damaged_text,
     revisits_of_run,
     write_records,
 )
@@ -45,6 +46,10 @@ from dedupindex.runtime.atomic_replace import (
 )
 from dedupindex.runtime.workers import side_by_side
 
+_CHANGED = (
+    "it is neither the object before the run nor that after it: it was changed after the run. Put "
+    "one of these back and repeat this"
+)
 _READS = 3  # of objects that do not fit together, before they are said not to
 _ROUNDS = 5  # of a replacement whose reply may be lost
 
@@ -169,7 +174,7 @@ class _OldObject:
             self.is_there = True
             return ""
         if os.path.getsize(now) != self.after.size:
-            return "it is neither the object before the run nor that after it"
+            return _CHANGED
         if facts_or_none(stored.dropped) is None:
             return f"its removed records are not in {DIRECTORY}/"
         download(stored.dropped, journal.dropped)
@@ -185,7 +190,18 @@ class _OldObject:
             if not is_new and self._is_old(kept):
                 os.rename(kept, old)
                 return ""
-        return "with its removed records it is not the object before the run; nothing was replaced"
+        return f"{self._damage(journal, now)}; nothing was replaced"
+
+    def _damage(self, journal: Journal, now: Path) -> str:
+        """Say why an object and its removed records do not make the old object."""
+        found = ""
+        with suppress(Damaged, OSError), open_for_reading(now) as source:
+            found = damaged_text(journal, self._stored.dropped, source)
+        if found:
+            return f"{found}: put a sound copy of that object back and repeat this"
+        return (
+            f"with its removed records ({self._stored.dropped}) it is not the object before the run"
+        )
 
     def _is_old(self, path: Path) -> bool:
         if os.path.getsize(path) != self.before.size:
@@ -229,8 +245,10 @@ def _committed(task: StoredUndo, mirror: Path, beside: Path) -> Restored:
         filecmp.cmp(journal.lines, one, shallow=False) for one in journal.committed()
     ):  # all that a run that was killed had still to do
         return Restored(task.name, "committed", after.revisits, "", stored.commit(journal))
-    if os.path.getsize(now) != after.size or facts_or_none(stored.dropped) is None:
-        raise Untouched("it is not the object that its journal describes")
+    if os.path.getsize(now) != after.size:
+        raise Untouched("it is not the object after the run: it was restored, or changed since")
+    if facts_or_none(stored.dropped) is None:
+        raise Untouched(f"its removed records are not in {DIRECTORY}/")
     run = RewriteRun(journal.lines, None)
     finder = OriginalFinder({}, {mirror: stored.root}, final=True)
     try:

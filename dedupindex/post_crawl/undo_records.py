@@ -324,10 +324,7 @@ def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, s
     if found.dropped is not None:
         path, at = found.dropped
         dropped, _ = originals.opened(path)
-        record = ExactRecord(
-            dropped, at, entry.stored, last=True, dictionaries=dictionaries_of(source)
-        )
-        _check(entry, chain([record.header], record.block(), [END]))
+        _check_dropped(entry, dropped, at, source)
         sink.copy(dropped, at, entry.stored)
         return True
     revisit = ExactRecord(source, found.offset, entry.new_stored)
@@ -344,6 +341,30 @@ def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, s
     if packer:
         sink.write(packer.flush())
     return packer is None
+
+
+def damaged_text(journal: Journal, name: str, source: BinaryIO) -> str:
+    """Say how many dropped members of a run are not the records of their entries; "" for none.
+
+    `name` is what to call the file with the dropped members, `source` the rewritten file, which may
+    have their dictionary. Raises `Damaged` if the journal cannot be read.
+    """
+    count, damaged = 0, 0
+    with open_for_reading(journal.dropped) as dropped:
+        for found in revisits_of_run(RewriteRun(journal.lines, journal.dropped), []):
+            assert found.dropped is not None
+            count += 1
+            try:
+                _check_dropped(found.entry, dropped, found.dropped[1], source)
+            except NotExact:
+                damaged += 1
+    return f"{damaged:,} of {count:,} removed records in {name} are damaged" if damaged else ""
+
+
+def _check_dropped(entry: JournalEntry, dropped: BinaryIO, at: int, source: BinaryIO) -> None:
+    """Raise `NotExact` if a dropped member is not the record of its entry."""
+    record = ExactRecord(dropped, at, entry.stored, last=True, dictionaries=dictionaries_of(source))
+    _check(entry, chain([record.header], record.block(), [END]))
 
 
 def _size(entry: JournalEntry) -> int:

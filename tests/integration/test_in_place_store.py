@@ -246,7 +246,20 @@ def test_a_commit_that_a_record_does_not_survive_is_not_made(stored: Stored) -> 
     body = data.index(b"\r\n\r\n", data.index(b"HTTP/1")) + 10
     stored.bucket.put(f"warcs/{name}", data[:body] + bytes([data[body] ^ 1]) + data[body + 1 :])
     _, messages = typed("rewrite", stored.plan, "--commit", status=7)
-    assert "can still be undone" in messages and stored.kept() == {"jsonl", "dropped"}
+    assert "keeps its removed records" in messages and stored.kept() == {"jsonl", "dropped"}
+
+
+def test_damaged_removed_records_in_a_store_are_named(stored: Stored) -> None:
+    typed(*stored.rewriting())
+    key = next(key for key in stored.names() if key.endswith(".dropped"))
+    data = stored.get(key)
+    half = len(data) // 2
+    stored.bucket.put(key, data[:half] + b"\0\1\2\3" + data[half + 4 :])
+    _, messages = typed(*stored.undoing(), status=7)
+    assert f"removed records in {stored.bucket.url}/{key} are damaged: put a sound" in messages
+    stored.bucket.put(key, data)
+    typed(*stored.undoing())
+    assert stored.now() == stored.before
 
 
 @pytest.mark.parametrize("kind", FAULTS)

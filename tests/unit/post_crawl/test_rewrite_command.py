@@ -306,6 +306,18 @@ def test_a_run_that_was_interrupted_can_be_undone_by_the_command_that_is_named(
         check_finished(work.plan, [])
 
 
+def test_a_commit_does_not_say_that_a_changed_file_can_be_undone(
+    source: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("rewrite", "plan", "--in-place")[0] == 0
+    with open(source / "c.warc", "ab") as file:
+        file.write(b"\r\n")
+    assert main(["rewrite", "plan", "--commit"]) == 7
+    said = capsys.readouterr().err
+    assert "can still be undone" not in said
+    assert "c.warc keeps its removed records: it is neither the file before the run nor" in said
+
+
 def test_totals_are_those_of_the_plan_and_of_the_files_that_are_there(
     source: Path, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ from dedupindex.post_crawl.rewrite.protection import protected, record_key
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
-from dedupindex.post_crawl.undo import Undo, commit, restore
+from dedupindex.post_crawl.undo import Restored, Undo, commit, restore
 from dedupindex.runtime.files import exclusive
 from tests.support.rewriting import FakePlan, content, members, records_of, run, small_set, total
 from tests.support.warc_cases import response
@@ -442,6 +442,25 @@ def test_commit_deletes_dropped_records_which_originals_restore(made: Path) -> N
         old.parent.mkdir(parents=True, exist_ok=True)
         old.write_bytes(before[name])
         assert records_of(made / "back" / name) == records_of(old)
+
+
+@pytest.mark.parametrize("work", [restore, commit])
+def test_a_file_that_was_changed_after_the_run_is_neither_undone_nor_committed(
+    made: Path, work: Callable[[Undo], Restored]
+) -> None:
+    source = made / "in"
+    before = (source / "c.warc").read_bytes()
+    run(RewriteJob(FakePlan(source)))
+    task = Undo(source, "c.warc", None)
+    with open(source / "c.warc", "ab") as file:
+        file.write(b"\r\n")
+    found = work(task)
+    assert found.state == "left_alone" and "it was changed after the run" in found.problem
+    assert "or bin/undedup DIR --out OTHER rebuilds the records" in found.problem
+    (source / "c.warc").write_bytes(before)
+    if work is commit:
+        assert "it is the file before the run again" in commit(task).problem
+    assert restore(task).state == "existing"
 
 
 def test_a_later_run_builds_on_a_committed_one(made: Path) -> None:

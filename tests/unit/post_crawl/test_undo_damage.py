@@ -371,6 +371,41 @@ def test_dry_run_in_place(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("dry", [False, True])
+@pytest.mark.parametrize("cut", [False, True])
+def test_damaged_removed_records_are_named_with_the_remedy(
+    tmp_path: Path, *, cut: bool, dry: bool
+) -> None:
+    small_set(tmp_path / "in")
+    before = (tmp_path / "in" / B).read_bytes()
+    run(RewriteJob(FakePlan(tmp_path / "in"), None))
+    dropped = Journal(tmp_path / "in", B).dropped
+    data = dropped.read_bytes()
+    dropped.write_bytes(data[:-9] if cut else changed_bit(data, 4 * len(data)))
+    words = ("--dry-run",) if dry else ()
+    result = typed("undedup", tmp_path / "in", "--in-place", *words)
+    assert result.status == 7
+    damage = f"1 of 12 removed records in {dropped} are damaged"
+    remedy = "undedup DIR --out OTHER rebuilds the records from their originals"
+    assert f"{damage}; nothing was replaced. " in result.err and remedy in result.err
+    result = typed("undedup", tmp_path / "in", "--out", tmp_path / "back")
+    assert f"{B}: restored record by record: {damage}" in result.err
+    assert "nothing was replaced" not in result.err and "rebuilds" not in result.err
+    restored = gzip.decompress((tmp_path / "back" / B).read_bytes())
+    assert restored == gzip.decompress(before)
+
+
+def test_another_file_of_the_size_after_the_run_is_named_with_the_remedy(tmp_path: Path) -> None:
+    small_set(tmp_path / "in")
+    run(RewriteJob(FakePlan(tmp_path / "in"), None))
+    path = tmp_path / "in/c.warc"
+    path.write_bytes(path.read_bytes().replace(b"Type: response", b"Type: resource", 1))
+    result = typed("undedup", tmp_path / "in", "--in-place")
+    dropped = Journal(tmp_path / "in", "c.warc").dropped
+    assert f"with its removed records ({dropped}) it is not the file before" in result.err
+    assert "undedup DIR --out OTHER rebuilds the records" in result.err
+
+
 def test_an_undo_that_was_interrupted_is_named(tmp_path: Path) -> None:
     """The file is restored, its journal is still there: that is no damage."""
     small_set(tmp_path / "in")
