@@ -358,7 +358,7 @@ def _rewrite(
 def _say_what_to_know(job: RewriteJob, totals: _RewriteReport) -> None:
     """Say what a run could not do, and what its results depend on."""
     found = totals.found
-    in_zstd = zstd_text(found.originals_in_zstd, dry=job.dry)
+    in_zstd = zstd_text(found.zstd_originals, dry=job.dry, in_place=job.out is None)
     for text in filter(None, (referring_text(totals.referring), in_zstd)):
         say(as_called(f"warning: {text}"))
     if found.trusted:

@@ -239,7 +239,7 @@ class DedupReport:
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
     protects: bool = True  # whether runs on these files are told, not those on objects in place
     unread_originals: int = 0  # captures that stay, as files of the index are gone or changed
-    originals_in_zstd: int = 0  # revisits in other files of originals in files named .zst
+    zstd_originals: Counter[str] = field(default_factory=Counter)  # see `RewriteOutcome`
     proof: Proof = field(default_factory=Proof)
     indexed: int | None = None  # files that an index read again; None: no index was updated
     work: Path = Path()
@@ -329,7 +329,7 @@ class DedupReport:
         self.refused.update(outcome.refused)
         self.outside.update(outcome.outside)
         self.protects = self.protects and not (self.in_place and is_remote(outcome.path))
-        self.originals_in_zstd += outcome.originals_in_zstd
+        self.zstd_originals.update(outcome.zstd_originals)
         if outcome.state == "left_alone":
             self.leave(outcome.path, outcome.problem)
 
@@ -451,7 +451,7 @@ class DedupReport:
 
     def zstd_text(self) -> str:
         """Say which revisits many replay tools cannot show; empty if there are none."""
-        return as_called(zstd_text(self.originals_in_zstd, dry=self.dry_run))
+        return as_called(zstd_text(self.zstd_originals, dry=self.dry_run, in_place=self.in_place))
 
     def referring_text(self) -> str:
         """Say which results refer to what may not be there; empty if none do."""
@@ -546,7 +546,7 @@ class DedupReport:
             "outside": dict(sorted((+self.outside).items())),
             "protected_in": self.protected_in,
             "unread_originals": self.unread_originals,
-            "originals_in_zstd": self.originals_in_zstd,
+            "originals_in_zstd": self.zstd_originals.total(),
             "verified": {
                 "files": self.proof.files,
                 "findings": dict(sorted(self.proof.findings.items())),

@@ -45,9 +45,11 @@ def test_revisits_of_originals_in_zstd_are_counted(archive: Path, tmp_path: Path
     words = ("dedup", archive, "--out", out)
     would = "3 revisits in files that are not zstd would refer to originals in .zst files"
     said = typed(*words, "--dry-run")[1]
-    assert f"warning: {would}, which many replay tools (pywb, warcio) cannot read: convert" in said
+    named = f"cannot read: {archive / 'first.warc.zst'}. To avoid that, "
+    assert f"warning: {would}, which many replay tools (pywb, warcio) {named}convert" in said
     said = typed(*words, "--html", page)[1]
-    assert would.replace("would refer", "refer") in said and "undo this, and convert" in said
+    assert would.replace("would refer", "refer") in said and "undo" not in said
+    assert f"{named}delete the results and the working files, convert these files" in said
     assert "revisits in files that are not zstd" in page.read_text()
     again = ("rewrite", tmp_path / "out.dedup/plan", "--out", tmp_path / "again")
     assert would.replace("would refer", "refer") in typed(*again)[1]

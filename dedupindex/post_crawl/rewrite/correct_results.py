@@ -155,7 +155,7 @@ def _correction(job: RewriteJob, number: int, outcome: RewriteOutcome) -> Rewrit
         hosts={host: [-made, -saved] for host, (made, saved) in outcome.hosts.items()},
         outside={path: -made for path, made in outcome.outside.items()}, journal=-outcome.journal,
         removed=-outcome.removed, trusted=-outcome.trusted,
-        originals_in_zstd=-outcome.originals_in_zstd,
+        zstd_originals=Counter({path: -made for path, made in outcome.zstd_originals.items()}),
     )  # fmt: skip
     try:
         if not job.dry:

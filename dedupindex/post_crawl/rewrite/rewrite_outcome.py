@@ -17,7 +17,7 @@ from dedupindex.urlkey import host_of
 
 _NAMED = 10  # results that a message names
 _COUNTS = (
-    "files", "records", "revisits", "originals_in_zstd", "trusted", "bytes_before", "bytes_after",
+    "files", "records", "revisits", "trusted", "bytes_before", "bytes_after",
 )  # fmt: skip
 
 
@@ -41,7 +41,8 @@ class RewriteOutcome:
     hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
     outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
     original_files: list[int] = field(default_factory=list)  # that its revisits refer to
-    originals_in_zstd: int = 0  # revisits in other files of originals in files named .zst
+    # revisits in other files, by the file named .zst that has their original
+    zstd_originals: Counter[str] = field(default_factory=Counter)
     trusted: int = 0  # revisits whose originals were not read
     journal: int = 0  # bytes that are kept to undo it
     removed: int = 0  # bytes that the records took which became revisits
@@ -50,6 +51,7 @@ class RewriteOutcome:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.refused.update(other.refused)
+        self.zstd_originals.update(other.zstd_originals)
         self.elsewhere = self.elsewhere or other.elsewhere
 
     def add_revisit(
@@ -61,7 +63,8 @@ class RewriteOutcome:
         """
         self.revisits += 1
         self.removed += before
-        self.originals_in_zstd += is_named_zstd(original) and not is_named_zstd(self.path)
+        if is_named_zstd(original) and not is_named_zstd(self.path):
+            self.zstd_originals[original] += 1
         if outside:
             self.outside[original] = self.outside.get(original, 0) + 1
         host = self.hosts.setdefault(host_of(url).decode("latin-1"), [0, 0])
@@ -69,6 +72,7 @@ class RewriteOutcome:
 
     def as_json(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in _COUNTS}
+        counts["originals_in_zstd"] = self.zstd_originals.total()
         return {**counts, "refused": dict(sorted(self.refused.items()))}
 
 
@@ -91,17 +95,19 @@ def sized_now(outcome: RewriteOutcome) -> RewriteOutcome:
     return outcome
 
 
-def zstd_text(count: int, *, dry: bool) -> str:
-    """Say what `RewriteOutcome.originals_in_zstd` means for replay; empty if it is 0."""
-    if not count:
+def zstd_text(found: Counter[str], *, dry: bool, in_place: bool) -> str:
+    """Say what `RewriteOutcome.zstd_originals` mean for replay; empty if there are none."""
+    if not (count := found.total()):
         return ""
     refer = "would refer" if dry else "refer"
     one = f"1 revisit in a file that is not zstd {refer if dry else 'refers'} to an original in"
     many = f"{count:,} revisits in files that are not zstd {refer} to originals in"
-    first = "convert these first" if dry else "undo this, and convert these first"
+    undo = "undo this, " if in_place else "delete the results and the working files, "
     return (
         f"{one if count == 1 else many} .zst files, which many replay tools (pywb, warcio) cannot "
-        f"read: {first}: bin/convert --to gzip FILE... --out DIR"
+        f"read: {names_text(sorted(+found), _NAMED)}. To avoid that, {'' if dry else undo}convert "
+        "these files (bin/convert --to gzip FILE... --out DIR), put the converted files in their "
+        "place in the source, and repeat this"
     )
 
 
