@@ -60,7 +60,7 @@ from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate, parse_s
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.post_crawl.rewrite.result_place import EARLIER
-from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, has_journals
 from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.walk_directories import is_file
@@ -79,6 +79,10 @@ bin/rewrite ~/warcs.dedup/plan --undo              # restores the files bit for 
 bin/rewrite ~/warcs.dedup/plan --commit            # discards the removed records
 """
 _NOT_READ = f"repeat this with --update-index: the index has not read the results ({INDEX_PAGE})"
+_SWAPPED = (
+    "{} has files with the names of SOURCE and other content, and no journal of an earlier run: "
+    "are SOURCE and --out swapped? Name another --out, and remove nothing from this one"
+)
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
 _VERIFY = "verify: "
@@ -156,6 +160,8 @@ def command(
             return _estimate(list(sources), sample, seed, chosen, progress, requests)
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
+    if results is not None and report.earlier_results_text() and not has_journals(results):
+        say(f"warning: {_SWAPPED.format(out)}")
     commands, steps = _next(report, out, chosen.spark), _index_steps(report, sources, out, chosen)
     try:
         _print_report(report, options["index"], sent, commands, steps)

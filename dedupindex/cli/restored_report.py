@@ -65,8 +65,10 @@ def print_restored(
         elif result.problem:
             level = result.level or DAMAGE
             counts["damaged" if level == DAMAGE else "defective"] += 1
-            copied = "would be" if dry else "was"
-            say(f"warning: {result.name} {copied} copied with {_DEFECTS[level]}: {result.problem}")
+            became = "would be copied" if dry else "was copied"
+            if result.state == "existing":
+                became = "is there already"
+            say(f"warning: {result.name} {became} with {_DEFECTS[level]}: {result.problem}")
     findings = {"findings": named_records, "problems": problems, "dry_run": dry}
     sent = sent_requests(requests) if requests else SentRequests({})
     lines = [*_restored_lines(counts, dry=dry), *sent.lines()]

@@ -391,7 +391,8 @@ def undo_all(
             say(
                 f"there is nothing to undo below {', '.join(map(str, roots))}: nothing was "
                 "rewritten there in place, or all of it was undone (bin/undedup DIR --out OTHER "
-                "restores what was committed)"
+                "restores what was committed; a run with --out has changed nothing there: to undo "
+                "it, delete its results and working files)"
             )
         check_space_for(tasks, processes)
         results = side_by_side(restore_file, None, tasks, processes)

@@ -50,10 +50,7 @@ from dedupindex.post_crawl.rewrite.rewrite_all import (
     not_writable,
     rewrite,
 )
-from dedupindex.post_crawl.rewrite.rewrite_file import (
-    ANOTHER,
-    RewriteJob,
-)
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, other_content
 from dedupindex.post_crawl.rewrite.rewrite_outcome import outcome_of, sized_now
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, LOCK, UNCORRECTED, file_key
@@ -562,9 +559,7 @@ def copy(file: SourceFile, place: ResultPlace, *, dry: bool = False) -> None:
             if not (place.has(source, file.name) or dry):
                 _copy(file, source, place)
         except FileExistsError as error:
-            raise Untouched(
-                f"{place.shown(file.name)} exists already, with other content: {ANOTHER}"
-            ) from error
+            raise other_content(place, file.name) from error
 
 
 def _copy(file: SourceFile, source: BinaryIO, place: ResultPlace) -> None:

@@ -391,7 +391,8 @@ def _created(task: Undo, source: BinaryIO) -> Restored:
                 create_file(part, file, target)
         except FileExistsError as error:  # or written by another process since
             raise _Exists(
-                f"{target} exists already, with other content: remove it, or name another --out"
+                f"{target} exists already, with other content: name another --out (are the "
+                "arguments swapped?)"
             ) from error
     return restored
 

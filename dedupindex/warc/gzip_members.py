@@ -335,7 +335,7 @@ def _damaged(window: Window, offset: int, state: MemberState) -> Walk:
     follows = window.read(state.end, len(MAGIC)) if state.end >= 0 else b"?"
     if follows == MAGIC or not follows.strip(b"\0"):  # a member, padding or the end of the file
         stored = state.end - offset
-        message = f"a gzip member of {stored:,} bytes has a wrong checksum and was left out"
+        message = f"a gzip member of {stored:,} bytes has a wrong checksum and was not read"
         yield Damage(offset, stored, message, record=True)
         return state.end
     return (yield from _resumed(window, offset, "a gzip member is damaged", True))

@@ -332,9 +332,11 @@ def test_a_second_run_with_an_earlier_file(
     assert main(argv) == 7
     output = capsys.readouterr()
     assert (
-        "other content: another plan made it, it was damaged, or a record was taken" in output.err
-    )
-    assert "remove all files that are named so, and repeat the command; else name" in output.err
+        "other content: if it is not a result of an earlier run with this source (are the "
+        "arguments swapped?), name another folder with --out. If it is, another plan made it"
+    ) in output.err
+    assert "Else remove all files that are named so, and repeat the command" in output.err
+    assert "are SOURCE and --out swapped" not in output.err
     assert f"kept: {source / 'b.warc.gz'}" in output.out
     again = dedup(source, "--out", out, status=7)
     check(again)

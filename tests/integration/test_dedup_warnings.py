@@ -38,6 +38,43 @@ def linked(archive: Path) -> Path:
     return outside
 
 
+def test_swapped_arguments_are_named_first(archive: Path, tmp_path: Path) -> None:
+    """Nothing says that the originals, which stand where results would, are to be removed."""
+    out, before = tmp_path / "out", content(archive)
+    typed("dedup", archive, "--out", out)
+    for _ in range(2):
+        printed, said = typed("dedup", "--out", archive, out, status=7)
+        first = f"warning: {archive} has files with the names of SOURCE and other content, and no "
+        assert said.count("swapped?") == 1 and "remove all" not in said
+        assert said.index(first) < said.index("exists already, with other content, and the folder")
+        assert "earlier run wrote" not in printed
+    printed, said = typed("undedup", out, "--out", archive, status=7)
+    assert "name another --out (are the arguments swapped?)" in said and "remove" not in said
+    kept = content(archive)
+    assert {name: kept[name] for name in before} == before
+
+
+def test_the_damage_of_a_file_that_is_there_already_is_not_copied(
+    archive: Path, tmp_path: Path
+) -> None:
+    out, back, damaged = tmp_path / "out", tmp_path / "back", archive / "damaged.warc.gz"
+    data = bytearray((archive / "crawl2.warc.gz").read_bytes())
+    data[-5] ^= 1
+    damaged.write_bytes(data)
+    _, said = typed("dedup", archive, "--out", out, status=7)
+    assert "has a wrong checksum and was not read" in said and "left out" not in said
+    assert (out / damaged.name).read_bytes() == data
+    assert "was copied with its damage" in typed("undedup", out, "--out", back, status=7)[1]
+    _, said = typed("undedup", out, "--out", back, status=7)
+    assert f"{damaged.name} is there already with its damage" in said and "copied" not in said
+
+
+def test_a_run_to_a_directory_is_not_undone_in_place(archive: Path, tmp_path: Path) -> None:
+    typed("dedup", archive, "--out", tmp_path / "out")
+    _, said = typed("rewrite", tmp_path / "out.dedup/plan", "--undo")
+    assert "to undo it, delete its results and working files" in said
+
+
 def test_revisits_of_originals_in_zstd_are_counted(archive: Path, tmp_path: Path) -> None:
     (archive / "crawl2.warc.gz").rename(tmp_path / "first.warc.gz")
     typed("convert", "--to", "zstd", tmp_path / "first.warc.gz", "--out", archive)

@@ -57,7 +57,7 @@ from dedupindex.sources.warc_files import SourceFile, status_of
 from dedupindex.verify.file_bytes import Elsewhere, File, UnreadableFile
 
 FILE_LEFT = "file-left-alone"  # why captures of a file that was left alone stay
-EARLIER = "kept as an earlier run wrote them"  # results of left files
+EARLIER = "kept as they are, with other content"  # what has the names of left files
 _READS = 3  # of an object whose bytes are not those that were scanned, before it is left alone
 _BLOCK = 1 << 16  # bytes of an object that is read here and there, to be requested at once
 _MOST_BLOCKS = 1 << 7  # of one request, where they are read in order

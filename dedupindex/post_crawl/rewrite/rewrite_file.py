@@ -55,7 +55,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     place_of,
 )
 from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome, outcome_of
-from dedupindex.post_crawl.rewrite.undo_directory import names_of
+from dedupindex.post_crawl.rewrite.undo_directory import has_journals, names_of
 from dedupindex.runtime.atomic_replace import (
     NOT_REPLACED,
     ComparingSink,
@@ -79,11 +79,12 @@ from dedupindex.runtime.atomic_replace import (
 )
 from dedupindex.warc.record_facts import Refused
 
-ANOTHER = (
-    "another plan made it, it was damaged, or a record was taken out of it. Keep it in that last "
-    "case: the source may still have the record. Otherwise, if bin/dedup or bin/rewrite wrote it "
-    "from this source, remove all files that are named so, and repeat the command; else name "
-    "another folder with --out (are the arguments swapped?)"
+_NOT_OURS = "and the folder of --out has no journal of an earlier run"
+_ANOTHER = (
+    "if it is not a result of an earlier run with this source (are the arguments swapped?), name "
+    "another folder with --out. If it is, another plan made it, it was damaged, or a record was "
+    "taken out of it. Keep it in that last case: the source may still have the record. Else "
+    "remove all files that are named so, and repeat the command"
 )
 
 
@@ -378,7 +379,7 @@ class FileRewriter:
         with existing, closing(ComparingSink(existing)) as comparing:
             outcome = self.counted(comparing)
             if not comparing.same:
-                raise _other_content(self._job.place, name)
+                raise other_content(self._job.place, name)
         outcome.state = "existing"
         return outcome
 
@@ -397,7 +398,7 @@ class FileRewriter:
                 if place.has(file, name):
                     outcome.state = "existing"
             except FileExistsError as error:
-                raise _other_content(place, name) from error
+                raise other_content(place, name) from error
             self._finish(writer, outcome)
             if outcome.state == "existing":
                 return outcome
@@ -407,7 +408,7 @@ class FileRewriter:
                 if outcome.revisits:
                     self._journal.clear()  # there is no file that it describes
                 if isinstance(error, FileExistsError):  # of a run to a folder above or below
-                    raise _other_content(place, name) from error
+                    raise other_content(place, name) from error
                 raise
         return outcome
 
@@ -532,8 +533,10 @@ def journaled_outcome(
     return done
 
 
-def _other_content(place: ResultPlace, name: str) -> Untouched:
-    return Untouched(f"{place.shown(name)} exists already, with other content: {ANOTHER}")
+def other_content(place: ResultPlace, name: str) -> Untouched:
+    """Return what is raised for a file that exists with other content than its result."""
+    why = f": {_ANOTHER}" if has_journals(place.state) else f", {_NOT_OURS}"
+    return Untouched(f"{place.shown(name)} exists already, with other content{why}")
 
 
 def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple[Planned, bool]]:

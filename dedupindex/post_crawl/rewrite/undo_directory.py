@@ -29,6 +29,15 @@ def has_undo_data(directory: Path) -> bool:
     return bool(kept_names(directory) - {LOCK, UNCORRECTED, UNDOING})
 
 
+def has_journals(directory: Path) -> bool:
+    """Return whether a run has made revisits in a directory, or of originals in it.
+
+    What a running process has not finished yet does not count.
+    """
+    endings = (".jsonl", ".committed", ".pins")
+    return any(name.endswith(endings) for name in kept_names(directory))
+
+
 def kept_names(directory: Path) -> set[str]:
     """Return the names of what runs have kept, without lists that a killed one was replacing."""
     names = (path.name for path in (directory / DIRECTORY).glob("*"))
