@@ -48,7 +48,9 @@ def test_swapped_arguments_are_named_first(archive: Path, tmp_path: Path) -> Non
         assert said.count("swapped?") == 1 and "remove all" not in said
         assert said.index(first) < said.index("exists already, with other content, and the folder")
         assert "earlier run wrote" not in printed
-    printed, said = typed("undedup", out, "--out", archive, status=7)
+    (archive / "crawl3.warc.gz").write_bytes((archive / "crawl2.warc.gz").read_bytes() * 2)
+    before = content(archive)
+    _, said = typed("undedup", out, "--out", archive, status=7)
     assert "name another --out (are the arguments swapped?)" in said and "remove" not in said
     kept = content(archive)
     assert {name: kept[name] for name in before} == before
