@@ -160,11 +160,9 @@ def command(
             return _estimate(list(sources), sample, seed, chosen, progress, requests)
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
-    if results is not None and report.earlier_results_text() and not has_journals(results):
-        say(f"warning: {_SWAPPED.format(out)}")
     commands, steps = _next(report, out, chosen.spark), _index_steps(report, sources, out, chosen)
     try:
-        _print_report(report, options["index"], sent, commands, steps)
+        _print_report(report, chosen, sent, commands, steps)
     finally:  # lists and page are written even if the report cannot be printed
         listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
         status = _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
@@ -182,9 +180,12 @@ def _save_page(
 
 @work_done()
 def _print_report(
-    report: DedupReport, index: Path | None, sent: SentRequests, commands: list[str],
+    report: DedupReport, options: DedupOptions, sent: SentRequests, commands: list[str],
     steps: list[str],
 ) -> None:  # fmt: skip
+    results = options.out
+    if results is not None and report.earlier_results_text() and not has_journals(results):
+        say(f"warning: {_SWAPPED.format(options.store or results)}")
     warn(report.left)
     for finding in report.proof.named:
         say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
@@ -198,7 +199,7 @@ def _print_report(
     for line in (*_text_of(report, commands), *commands, *sent.lines()):
         click.echo(as_called(line))
     if report.indexed is not None:
-        click.echo(singular(f"{index}: read {report.indexed:,} files"))
+        click.echo(singular(f"{options.index}: read {report.indexed:,} files"))
         return
     for step in steps:
         click.echo(as_called(f"next: {step}"))

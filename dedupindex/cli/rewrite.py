@@ -163,13 +163,8 @@ def command(
     if (store or in_stores) and cdxj is not None:
         raise click.UsageError(NO_CDXJ)
     if undo or discard:
-        if in_stores:
-            status = _in_stores(plan, list(own.values()), jobs, undo=undo)
-        else:
-            status = _undo_or_commit(plan, list(map(Path, tops)), own, jobs, undo=undo)
-        if undo and not status and not roots:  # else a copy of the files was restored
-            end_undone_run(plan.resolve().parent)
-        return status
+        stored, copy = bool(in_stores), bool(roots)
+        return _undo_or_commit(plan, own, jobs, undo=undo, stored=stored, copy=copy)
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
@@ -199,7 +194,23 @@ def _places(plan: Plan, host: str, options: dict[str, Any], *, to_directory: boo
     return places._replace(trusted=trusted)
 
 
-def _undo_or_commit(plan: Path, tops: list[Path], own: Containers, jobs: int, *, undo: bool) -> int:
+def _undo_or_commit(
+    plan: Path, own: Containers, jobs: int, *, undo: bool, stored: bool, copy: bool
+) -> int:
+    """Undo or commit the files of a plan, which may be `stored`, or a `copy` of those scanned."""
+    if stored:
+        status = _in_stores(plan, list(own.values()), jobs, undo=undo)
+    else:
+        tops = sorted({Path(one.root) for one in own.values()})
+        status = _on_this_machine(plan, tops, own, jobs, undo=undo)
+    if undo and not status and not copy:
+        end_undone_run(plan.resolve().parent)
+    return status
+
+
+def _on_this_machine(
+    plan: Path, tops: list[Path], own: Containers, jobs: int, *, undo: bool
+) -> int:
     _check_present(tops, "bin/undedup NEWDIR --in-place" if undo else "--root OLD=NEWDIR")
     if not undo:
         return _commit(plan, tops, own)
