@@ -183,9 +183,9 @@ def _print_report(
     report: DedupReport, options: DedupOptions, sent: SentRequests, commands: list[str],
     steps: list[str],
 ) -> None:  # fmt: skip
-    results = options.out
+    results = None if options.store else options.out
     if results is not None and report.earlier_results_text() and not has_journals(results):
-        say(f"warning: {_SWAPPED.format(options.store or results)}")
+        say(f"warning: {_SWAPPED.format(results)}")
     warn(report.left)
     for finding in report.proof.named:
         say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")

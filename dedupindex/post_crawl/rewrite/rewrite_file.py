@@ -535,8 +535,10 @@ def journaled_outcome(
 
 def other_content(place: ResultPlace, name: str) -> Untouched:
     """Return what is raised for a file that exists with other content than its result."""
-    why = f": {_ANOTHER}" if has_journals(place.state) else f", {_NOT_OURS}"
-    return Untouched(f"{place.shown(name)} exists already, with other content{why}")
+    shown = place.shown(name)
+    ours = is_remote(shown) or has_journals(place.state)  # an executor does not have the journals
+    why = f": {_ANOTHER}" if ours else f", {_NOT_OURS}"
+    return Untouched(f"{shown} exists already, with other content{why}")
 
 
 def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple[Planned, bool]]:
