@@ -722,6 +722,7 @@ def test_one_lookup_of_a_crawl_that_was_not_read_is_said_in_the_singular() -> No
 
 
 def test_nothing_found_is_reported_in_a_line(index: Path) -> None:
+    load(index, [capture(9, C, 3, container="/w/weekly.warc.gz", crawl="weekly")])
     before = held(index)
     for command in ("impact", "purge"):
         for option, name, hint in (
