@@ -85,6 +85,8 @@ sys.exit(cli.main())
 """
 _WAITING = """
 import signal, sys
+if sys.argv[2:] == ["default"]:  # the tests may run under nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import click
 from dedupindex import cli
 from dedupindex.cli.common import Command
@@ -167,9 +169,8 @@ def test_a_hangup_is_an_interruption_unless_it_is_ignored(tmp_path: Path, ignore
     """As ``nohup`` ignores it."""
     trap = "trap '' HUP; " if ignored else ""
     words = ["bash", "-c", f'{trap}exec "$@"', "bash", sys.executable, "-c", _WAITING]
-    with subprocess.Popen(
-        [*words, tmp_path / "said"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    words += [str(tmp_path / "said"), *([] if ignored else ["default"])]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGHUP)
@@ -185,7 +186,7 @@ def test_a_command_whose_terminal_is_gone_cleans_up(tmp_path: Path) -> None:
     said = tmp_path / "said"
     process, terminal = pty.fork()
     if not process:
-        os.execv(sys.executable, [sys.executable, "-c", _WAITING, str(said)])
+        os.execv(sys.executable, [sys.executable, "-c", _WAITING, str(said), "default"])
     assert os.read(terminal, 5) == b"ready"
     os.close(terminal)
     _, status = os.waitpid(process, 0)
