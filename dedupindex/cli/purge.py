@@ -312,7 +312,7 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
         elif not hint and kind is TargetKind.CONTAINER:
             files = files or _files(index)
             near = [files[stem] for stem in get_close_matches(_stem(name), files)]
-            below = tuple({f"{name}/", f"{os.path.abspath(name)}/"})
+            below = (f"{name}/", f"{os.path.abspath(name)}/")
             if any(file.startswith(below) for file in files.values()):
                 near = [f"{name}/"]
             hint = f" (did you mean {' or '.join(near)}?)" if near else ""

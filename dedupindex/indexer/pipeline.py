@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from shutil import rmtree
@@ -147,9 +146,8 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     _check_added(job)
     _check_crawl(job)
     job.index.mkdir(parents=True, exist_ok=True)
-    waiting = partial(on_progress, ProgressUpdate("waiting for another process that writes"))
     with (
-        exclusive_in_turn(job.index / "lock", f"the index at {job.index}", waiting),
+        exclusive_in_turn(job.index / "lock", f"the index at {job.index}", on_progress),
         _cleanup(job.index, adds=job.add or job.replace),
         spark_session(job.spark) if job.spark else nullcontext() as cluster,
     ):

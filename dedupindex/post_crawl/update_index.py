@@ -284,7 +284,7 @@ def _restore_copies(index: Path, identity: Identity) -> None:
     """Load the copies in the ledger that no capture of the index is preferred to any more."""
     settings = identity.settings
     with (
-        exclusive_in_turn(index / "lock", f"the index at {index}", lambda: None),
+        exclusive_in_turn(index / "lock", f"the index at {index}"),
         closing(open_index(index, write=True)) as engine,
         scratch_of(index) as scratch,
     ):

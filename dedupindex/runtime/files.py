@@ -8,12 +8,13 @@ import os
 import pwd
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import IO, BinaryIO
 
+from dedupindex.counts import OnProgress, ProgressUpdate, silent
 from dedupindex.errors import BadInput, IndexBusy
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)  # a disk, or what a user may have of it, is full
@@ -215,12 +216,12 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
 
 @contextmanager
 def exclusive_in_turn(
-    path: Path, what: str, on_wait: Callable[[], None], wait: float = _TURN
+    path: Path, what: str, on_progress: OnProgress = silent, wait: float = _TURN
 ) -> Iterator[None]:
     """As `exclusive`, but wait some seconds for another process that holds the lock file.
 
     A server that merges a crawl holds that of an index for seconds, and nobody sees it coming.
-    `on_wait` is called from time to time meanwhile.
+    `on_progress` is called from time to time meanwhile.
     """
     end = time.monotonic() + wait
     with ExitStack() as held:
@@ -231,7 +232,7 @@ def exclusive_in_turn(
             except IndexBusy:
                 if time.monotonic() >= end:
                     raise
-                on_wait()
+                on_progress(ProgressUpdate("waiting for another process that writes"))
                 time.sleep(_TICK)
         yield
 

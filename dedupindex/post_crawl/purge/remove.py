@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import orjson
 from blake3 import blake3
 
-from dedupindex.counts import OnProgress, ProgressUpdate, silent
+from dedupindex.counts import OnProgress, silent
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import drop_entries
@@ -131,8 +131,7 @@ def purge(
     process writes, and other `DedupError`.
     """
     read_identity(index)  # before a lock file is created
-    waiting = partial(on_progress, ProgressUpdate("waiting for another process that writes"))
-    with exclusive_in_turn(index / "lock", f"the index at {index}", waiting):
+    with exclusive_in_turn(index / "lock", f"the index at {index}", on_progress):
         with (
             closing(open_index(index, write=True)) as engine,
             engine.writing(),
