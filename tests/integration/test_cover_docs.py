@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,31 @@ def test_the_example(demo_files: Path) -> None:
     words = rows(demo_files / "words.jsonl")
     # Two stay if a harvest went on into another second, and ended there with a page's namesake.
     assert len(words) == 7 and sum(row["kept"] for row in words) in (1, 2)
+
+
+def test_the_other_commands_as_typed(demo_files: Path, tmp_path: Path) -> None:
+    """With the files that the page names: pages in two lots, archives, a relation of one's own."""
+    for name in ("bin", "conf"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "my-warcs").mkdir()
+    for name in ("first", "second"):
+        shutil.copy(demo_files / f"{name}.warc.gz", tmp_path / "my-warcs")
+    line = ["bin/corpus", "my-warcs", "--enrich", "html.title,text", "-o", "all.jsonl"]
+    subprocess.run(line, cwd=tmp_path, check=True, capture_output=True)
+    documents = (tmp_path / "all.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "pages.jsonl").write_text("".join(documents[::2]))
+    (tmp_path / "more.jsonl").write_text("".join(documents[1::2]))
+    shutil.copy(ROOT / "conf" / "cover" / "journalist.txt", tmp_path / "r.txt")
+    typed = re.findall(r"^    (bin/cover .*)$", TEXT.replace(EXAMPLE, ""), re.MULTILINE)
+    assert len(typed) == 5
+    kept = 0
+    for line in typed:
+        words = ["bash", "-euc", line]
+        done = subprocess.run(words, cwd=tmp_path, text=True, capture_output=True)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        kept = sum(row["kept"] for row in rows(tmp_path / "cover.jsonl"))
+        assert f"kept: {kept} of " in done.stdout, line
+    assert 0 < kept < len(rows(tmp_path / "cover.jsonl")) == len(documents)
 
 
 def test_relations_that_ship() -> None:
