@@ -329,7 +329,7 @@ def _deletions() -> dict[str, Schema]:
     amount = {"captures": _INTEGER, "bytes": _INTEGER_OR_NULL, "unsized": _INTEGER}
     where = ("same_url", "other_url", "nowhere")
     amounts = ("originals", *where, "copies", "revisits", "dependents", "broken", "by_digest")
-    lists = ("not_found", "by_container", "by_crawl", "unread", "outdated", "listed")
+    lists = ("not_found", "by_container", "by_crawl", "open_crawls", "unread", "outdated", "listed")
     impact = {
         **dict.fromkeys(("found", "unmerged"), _INTEGER),
         "fingerprint": _TEXT,

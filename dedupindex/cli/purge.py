@@ -273,6 +273,8 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     yield _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
     yield _line("copies", impact.copies, f"not used as originals; they {verb}, too")
     yield _line("revisits", impact.revisits, f"are captures of what was named, too; they {verb}")
+    for name in found.open_crawls:
+        yield f"crawl {printable(name)} is open: it {'was' if purged else 'would be'} ended"
     if found.live:
         yield f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}"
     yield _line(
@@ -299,7 +301,7 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
 
 def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey) -> Iterator[str]:
     """Yield a line for each name that was not found, with what may be wrong with it."""
-    crawls, files, removed = set[str](), dict[str, str](), dict[str, str]()
+    crawls, files, removed = set[str](), list[str](), dict[str, str]()
     purged = _purged_at(index, kind) if absent else {}
     for name in absent:
         hint = _hint(index, kind, name, found)
@@ -311,10 +313,12 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
             hint = f" ({suggestion(name, sorted(crawls), removed)})"
         elif not hint and kind is TargetKind.CONTAINER:
             files = files or _files(index)
-            near = [files[stem] for stem in get_close_matches(_stem(name), files)]
             below = (f"{name}/", f"{os.path.abspath(name)}/")
-            if any(file.startswith(below) for file in files.values()):
+            if any(file.startswith(below) for file in files):
                 near = [f"{name}/"]
+            else:
+                stems = {_stem(file): file for file in files}
+                near = [stems[stem] for stem in get_close_matches(_stem(name), stems)]
             hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         yield f"not found: {name}{hint}"
 
@@ -325,10 +329,11 @@ def _purged_at(index: Path, kind: TargetKind) -> dict[str, str]:
     return {name: purge["time"] for purge in purges for name in purge["names"]}
 
 
-def _files(index: Path) -> dict[str, str]:
-    """Return the last names of some files of an index, without suffixes -> their names."""
+def _files(index: Path) -> list[str]:
+    """Return the names of some files of an index that have captures."""
     with closing(open_index(index)) as engine, engine.view() as view:
-        return {_stem(one.name): one.name for one in islice(view.containers(), _CONSIDERED)}
+        found = islice(view.containers(), _CONSIDERED)
+        return [one.name for one in found if not one.purged]
 
 
 def _stem(name: str) -> str:

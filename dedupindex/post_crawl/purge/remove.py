@@ -90,13 +90,14 @@ class PurgeSurvey:
     outdated: list[OutdatedFile] = field(default_factory=list)  # see `ImpactSurvey.outdated`
     unindexed: set[str] = field(default_factory=set)  # see `ResolvedTarget.unindexed`
     elsewhere: dict[str, str] = field(default_factory=dict)  # paths not read -> files that were
+    open_crawls: list[str] = field(default_factory=list)  # that are named: a purge ends them
 
     @property
     def is_empty(self) -> bool:
-        """Whether the index has no capture and no revisit of what was found, as after a purge."""
+        """Whether a purge changes nothing: no capture, revisit or open crawl of what was found."""
         impact = self.impact
         gone = impact.originals.captures + impact.copies.captures + impact.revisits.captures
-        return not gone and not self.live
+        return not gone and not self.live and not self.open_crawls
 
 
 def survey(
@@ -247,7 +248,7 @@ def _surveyed(survey: ImpactSurvey, live: int, unread: dict[str, int]) -> PurgeS
     target = survey.target
     return PurgeSurvey(
         survey.impact, live, target.found, unread, survey.outdated(), target.unindexed,
-        target.elsewhere,
+        target.elsewhere, target.open_crawls,
     )  # fmt: skip
 
 
@@ -314,6 +315,7 @@ def impact_as_json(found: PurgeSurvey) -> dict[str, Any]:
         "copies": impact.copies.as_json(),
         "revisits": impact.revisits.as_json(),
         "unmerged": found.live,
+        "open_crawls": found.open_crawls,
         "dependents": impact.dependents.as_json(),
         "broken": impact.broken.as_json(),
         "by_digest": impact.by_digest.as_json(),
@@ -408,7 +410,8 @@ def _count_captures(reading: Reading, survey: ImpactSurvey, on_item: OnItem | No
     if by_crawl:
         for text, name in enumerate(resolved.target.texts):
             with suppress(UnknownCrawl):
-                reading.crawl(name)
+                if reading.crawl(name).state is CrawlState.OPEN:
+                    resolved.open_crawls.append(name)
                 resolved.found.add(text)
     crawls = {crawl.number: crawl for crawl in reading.crawls()}
     waiting = {

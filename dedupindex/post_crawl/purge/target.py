@@ -83,6 +83,7 @@ class ResolvedTarget:
     keys: cells.Keys
     containers: dict[int, set[int]] = field(default_factory=dict)  # container -> its texts
     found: set[int] = field(default_factory=set)  # texts or captures
+    open_crawls: list[str] = field(default_factory=list)  # see `PurgeSurvey.open_crawls`
     registered: list[IndexedContainer] = field(default_factory=list)  # whose captures go
     without_captures: dict[int, str] = field(default_factory=dict)  # text -> its container
     # Paths that were not read, but rows have their last names -> a file of that name that was.

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls import lifecycle, merge_crawls
+from dedupindex.crawls.stores import make_store
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, HasDependents
 from dedupindex.index.format.file_names import ContainerNames, is_container
@@ -426,11 +428,29 @@ def test_a_purge_of_captures_that_are_not_merged_is_remembered(tmp_path: Path) -
     assert (found["originals"], found["unmerged"]) == (0, 1)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_purge_ends_an_open_crawl_and_says_so(on: On, tmp_path: Path, engine: str) -> None:
+    with on(engine) as new:
+        index = begin(tmp_path, new())
+        with closing(make_store(index, create=True)) as store:
+            store.write(partial(lifecycle.begin, name="weekly"))
+        said = typed("impact", index, "--crawl", "weekly")[0]
+        assert "crawl weekly is open: it would be ended\n" in said
+        out, said = typed("purge", index, "--crawl", "weekly")
+        assert "crawl weekly is open: it was ended\n" in out and "never had any" not in said
+        [found] = json.loads(typed("purge", index, "--history", "--json")[0])["purges"]
+        assert (found["kind"], found["names"]) == ("crawl", ["weekly"])
+        again = json.loads(typed("purge", index, "--crawl", "weekly", "--json")[0])
+        assert again["open_crawls"] == []
+        assert len(typed("purge", index, "--history")[0].splitlines()) == 1
+
+
 def test_a_directory_without_its_slash_is_hinted_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = begin(tmp_path)
-    load(index, [capture(1, URLS[0], 1, container=f"{tmp_path}/h1/a.warc.gz")])
+    files = [f"{tmp_path}/{name}/a.warc.gz" for name in ("h1", "z/h1")]  # of one last name
+    load(index, [capture(n, URLS[0], n, container=file) for n, file in enumerate(files, 1)])
     monkeypatch.chdir(tmp_path)
     for name in ("h1", f"{tmp_path}/h1"):
         said = typed("impact", index, "--container", name, status=10)[1]
