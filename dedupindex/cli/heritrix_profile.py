@@ -96,6 +96,16 @@ def check_job(directory: Path, job: HeritrixJob) -> None:
     _check_settings(job)
 
 
+def _check_place(heritrix: Path, directory: Path) -> None:
+    """Raise `BadInput` for a directory that is Heritrix's own, or has jobs in it."""
+    place, home = directory.resolve(), heritrix.resolve()
+    if place in (home, home / "jobs") or any(place.glob("*/*.cxml")):
+        raise BadInput(
+            f"{printable(str(directory))} is not for one job: it is Heritrix's own or has jobs in "
+            f"it; name a new directory for this job, such as {printable(str(home / 'jobs/weekly'))}"
+        )
+
+
 def _check_settings(job: HeritrixJob) -> None:
     """Raise `BadInput` for a setting with which the script does not let Heritrix launch the job."""
     if not _is_server(job.server):
@@ -421,7 +431,10 @@ def _needs(chosen: dict[str, Any], served: _ServedIndex | None) -> Iterator[str]
         )
     if chosen["everything"] and not (served and served.takes_text()):
         more = "" if served is None else ", and refuses what is reported of it"
-        yield f"{has} text{more}: make it with bin/index --all"
+        yield (
+            f"{has} text{more}: make one that takes it in a new directory, and serve that to this "
+            "job: bin/index --empty --all INDEX, or bin/index --all SOURCE... INDEX"
+        )
     if not chosen["everything"] and served and served.takes_text():
         yield (
             "its index also has text, which this job stores in full without a lookup: with "
@@ -479,6 +492,7 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
         )
     settings = HeritrixJob(name=name, delay=not no_delay, **chosen)
     check_job(job, settings)
+    _check_place(heritrix, job)
     answer = _ServedIndex.asked(settings.server, settings.token)
     refused = token_problem(settings) if answer.is_ours else ""
     if refused and settings.token:
@@ -504,6 +518,6 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     start = shlex.quote(printable(str(heritrix / "bin/foreground_heritrix")))
     launch = f"{start} -a admin:PASSWORD -j {jobs} -r {shlex.quote(name)}"
     ready = f"{place} is ready; to launch it: {launch}"
-    lines = [ready, *_needs(chosen, answer.served)]
+    lines = [*_needs(chosen, answer.served), ready]
     print_result({"job": place, "name": name, "server": chosen["server"]}, lines)
     return 0

@@ -222,6 +222,18 @@ def test_names_of_strategies_of_the_deduplicator_are_taken(heritrix: Path, tmp_p
         assert f"searchStrategy={meant}\n" in (job / "dedup-beans.xml").read_text()
 
 
+def test_a_directory_of_jobs_is_no_job(heritrix: Path, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    (heritrix / "jobs").mkdir(exist_ok=True)
+    made(heritrix, jobs / "weekly")
+    for place in (heritrix, heritrix / "jobs", jobs):
+        before = sorted(place.iterdir())
+        said = made(heritrix, place, status=4)[1]
+        assert f"{place} is not for one job" in said
+        assert f"such as {heritrix.resolve()}/jobs/weekly" in said
+        assert sorted(place.iterdir()) == before
+
+
 def test_a_server_that_is_not_reached_is_named(heritrix: Path, tmp_path: Path) -> None:
     with refusing_port() as port:
         url = f"http://127.0.0.1:{port}"
@@ -271,7 +283,7 @@ def test_a_server_that_is_no_dedupindex_is_named(heritrix: Path, tmp_path: Path)
         with stub_server(answer) as url:
             said, messages = made(heritrix, tmp_path / str(number), "--server", url, "--everything")
         assert f"the server {url} {says}" in messages and "is made all the same" in messages
-        assert "its index must have text: make it with bin/index --all\n" in said
+        assert "its index must have text: make one that takes it in a new directory" in said
 
 
 def test_only_what_the_index_lacks_is_said(
@@ -308,8 +320,11 @@ def test_only_what_the_index_lacks_is_said(
                 "a digest filter: bin/index --digest-filter INDEX makes it",
                 "what URLs answered last, which only a new index can have: "
                 "bin/index --empty --etag --all INDEX makes one",
-                "text, and refuses what is reported of it: make it with bin/index --all",
+                "text, and refuses what is reported of it: make one that takes it in a new "
+                "directory, and serve that to this job: bin/index --empty --all INDEX, or "
+                "bin/index --all SOURCE... INDEX",
             ]
+            assert " is ready; " in said.splitlines()[-1]
 
 
 def test_the_right_to_write_is_tried_before_the_crawl(
