@@ -14,7 +14,13 @@ from dedupindex.capture import Capture
 from dedupindex.counts import OnProgress, silent
 from dedupindex.digest import Digest
 from dedupindex.digest_filter import PartInfo
-from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
+from dedupindex.errors import (
+    RESTORE_OR_BUILD,
+    Damaged,
+    DedupError,
+    IndexUnavailable,
+    StrategyUnavailable,
+)
 from dedupindex.index.engine import (
     PLACES_KEPT,
     PURGES_KEPT,
@@ -344,10 +350,16 @@ class FileEngine(Engine):
         if not self.identity.generation:
             raise IndexUnavailable(unfinished(self.index))
         try:
+            missing = ""
             for _ in range(_COPIES_TRIED):
-                with suppress(FileNotFoundError):  # a load came between: copy the new state
+                try:
                     ledger.copy(self.index, self._copy_data(target), target)
                     break
+                except FileNotFoundError as gone:  # a load came between: copy the new state
+                    if gone.filename == missing:
+                        lost = f"{missing} is missing: {RESTORE_OR_BUILD}"
+                        raise IndexUnavailable(lost) from gone
+                    missing = gone.filename
             else:
                 raise IndexUnavailable(f"copying {self.index} failed: it changes all the time")
         except OSError as error:

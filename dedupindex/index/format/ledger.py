@@ -80,8 +80,13 @@ def read(path: Path, prefix: bytes = b"") -> Iterator[list[bytes]]:
                 yield _unpacked(zlib.decompress(data))
     except (zlib.error, struct.error) as error:
         raise _damaged(path) from error
+    except FileNotFoundError as error:
+        raise IndexUnavailable(
+            f"{path} is missing: if another process has just written to the index, ask again; "
+            f"else {RESTORE_OR_BUILD}"
+        ) from error
     except OSError as error:
-        raise IndexUnavailable(f"{path} cannot be read: {error.strerror}; ask again") from error
+        raise IndexUnavailable(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _chunks(path: Path, descriptor: int, prefix: bytes) -> list[tuple[int, int, int]]:
@@ -350,7 +355,12 @@ class LedgerWriter:
         """Return the files to merge with new items of `size` bytes: all, if items are dropped."""
         if self._drops:
             return self._names
-        sizes = {name: (self._directory / name).stat().st_size for name in self._names}
+        try:
+            sizes = {name: (self._directory / name).stat().st_size for name in self._names}
+        except FileNotFoundError as error:  # the lock is held: no other load has merged it away
+            raise IndexUnavailable(
+                f"{error.filename} is missing; nothing was changed: {RESTORE_OR_BUILD}"
+            ) from error
         merged: list[str] = []
         for name in sorted(self._names, key=sizes.__getitem__):
             if sizes[name] > max(2 * size, _SMALL):

@@ -45,6 +45,7 @@ from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from tests.conftest import ENGINES, On
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
+from tests.support.paths import ROOT
 from tests.support.purging import begin, held, load, revisit_of
 
 A, B, C = (b"http://example.com/a", b"http://example.com/b", b"http://example.com/c")
@@ -520,6 +521,13 @@ def test_damage_of_a_ledger_is_found(index: Path) -> None:
     path.unlink()
     with closing(open_index(index)) as engine:
         assert any("ask again" in problem for problem in engine.check())
+    remedy = "restore the index from a copy, or build it again in another directory\n"
+    for words in (
+        ("impact", index, "--container", "x"), ("index", "--copy", index.parent / "copy", index),
+        ("index", "--add", ROOT / "tests/data/warc/example.warc.gz", index),
+    ):  # fmt: skip
+        said = typed(*words, status=6)[1]
+        assert f"{path} is missing" in said and said.endswith(remedy), words
 
 
 def report(store: Store, name: str, *captures: Capture) -> None:
