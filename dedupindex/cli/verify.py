@@ -90,7 +90,7 @@ def command(
     """Read WARC and ARC files with an independent reader, and report their defects.
 
     Each finding is a line: level, reason, file, offset, record id, explanation. Remarks are counted
-    by reason. A PLACE may be an address, s3://…. docs/post-crawl.md explains the reasons. Changes
+    by reason. A PLACE may be an address, s3://…. docs/verify.md explains the reasons. Changes
     nothing.
     """
     if records and against is None:

@@ -101,7 +101,7 @@ def lines(
             title = "Findings by level" + ("" if drawn == LEVELS else ", without remarks")
             yield from html_page.split(title, counts, _FINDINGS)
             yield from BY_REASON.html_lines(rows(reasons))
-            yield html_page.note("docs/post-crawl.md#verify explains each reason.")
+            yield html_page.note("docs/verify.md explains each reason.")
         if first:
             yield from _NAMED.html_lines(
                 {**finding._asdict(), "level": finding.level,

@@ -87,10 +87,10 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     "status-differs": "--any-status",
     "type-differs": "without --same-type",
     "indexed": "bin/index --add --crawl NAME",
-    "protected-original": "undo the run that refers to it (docs/post-crawl.md#protected-originals)",
+    "protected-original": "undo the run that refers to it (docs/stages.md#protected-originals)",
     FILE_LEFT: "remove the cause, which is named with the file, and repeat",
 }
-REASONS = "docs/post-crawl.md#manifest, #resolve and #rewrite say more about each reason"
+REASONS = "docs/stages.md#manifest, #resolve and #rewrite say more about each reason"
 _UNDO_BYTES = 1000  # more than what is kept to undo most revisits
 _LEAST = "no-gain", 1  # no option allows a smaller gain
 

@@ -1,7 +1,7 @@
 """Why duplicates are not rewritten, in words for reports.
 
 The codes come from the manifest, from the plan, and from the comparison before a record is
-replaced. ``docs/post-crawl.md`` has all of them.
+replaced. ``docs/stages.md`` has all of them.
 """
 
 from __future__ import annotations

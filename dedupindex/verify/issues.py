@@ -48,7 +48,7 @@ class Finding(NamedTuple):
         return REASONS[self.reason]
 
 
-# Reasons by level; docs/post-crawl.md explains them.
+# Reasons by level; docs/verify.md explains them.
 _REASONS = {
     DAMAGE: (
         "unreadable damaged-member no-dictionary not-a-member misframed bad-length bad-header"

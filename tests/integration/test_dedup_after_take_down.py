@@ -241,7 +241,7 @@ def test_undoing_copies_what_was_put_back(
     typed("verify", "--against", tmp_path / "in" / D, tmp_path / "c" / D, "--records")
     again, _ = typed(*archive.undoing, tmp_path / "c", "--json", status=7)
     assert json.loads(again)["existing"] == 4
-    Journal(archive.state, C).lines.unlink()  # as docs/post-crawl.md says
+    Journal(archive.state, C).lines.unlink()  # as docs/post-crawl-in-stores.md says
     typed(*archive.undoing, tmp_path / "less")
     assert (tmp_path / "less" / C).read_bytes() == now[C]
 

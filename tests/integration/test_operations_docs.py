@@ -109,7 +109,7 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
 def test_the_script_takes_the_records_of_a_url_out_and_leaves_all_else(
     tmp_path: Path, name: str, left: list[str]
 ) -> None:
-    page = (ROOT / "docs/post-crawl.md").read_text()
+    page = (ROOT / "docs/in-place.md").read_text()
     begin = page.index("        import os, sys")
     script = dedent(page[begin : page.index("\n   Put the new file", begin)])
     before, after = tmp_path / name, tmp_path / f"without-{name}"

@@ -1,4 +1,4 @@
-"""Taking a URL out of results in a store, as docs/post-crawl.md shows it: few files change."""
+"""Taking a URL out of results in a store, as the manual shows it: few files change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.post_crawl.test_index_originals import write
 
 URL = "http://a.test/0"
 BODIES = [Random(number).randbytes(1500) for number in range(3)]
-PAGE = (ROOT / "docs/post-crawl.md").read_text()
+PAGE = (ROOT / "docs/post-crawl-in-stores.md").read_text()
 
 
 def shown(begin: str) -> list[str]:
@@ -65,10 +65,11 @@ def test_the_commands_as_typed(
     typed("dedup", f"{url}/warcs", "--out", f"{url}/smaller", "--state", "state")
     typed("index", "--replace", f"{url}/smaller", index, "--instead-of", f"{url}/warcs")
     untouched = bucket.content("smaller")["2020/d.warc.gz"]
-    begin = PAGE.index("        import os, sys  # of WARC")
-    script = dedent(PAGE[begin : PAGE.index("\n   Put the new file", begin)])
+    page = (ROOT / "docs/in-place.md").read_text()
+    begin = page.index("        import os, sys  # of WARC")
+    script = dedent(page[begin : page.index("\n   Put the new file", begin)])
     Path("take_out.py").write_text(script)
-    lines = shown("**Taking down one URL** can be limited")
+    lines = shown("\n## Taking down one URL\n")
     assert len(lines) == 9
     for line in lines:
         line = line.replace("s3://bucket", url).replace("http://example.com/secret", URL)

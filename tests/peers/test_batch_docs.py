@@ -122,14 +122,15 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
 def test_each_host_rewrites_and_restores_its_own_files(tmp_path: Path) -> None:
     """The commands for three hosts without Spark, with nothing but the store in common."""
     (tmp_path / "bin").symlink_to(ROOT / "bin")
-    scale, post_crawl = ((ROOT / f"docs/{name}.md").read_text() for name in ("scale", "post-crawl"))
+    pages = ("scale", "post-crawl-in-stores")
+    scale, stores = ((ROOT / f"docs/{name}.md").read_text() for name in pages)
     each, once, rewrite, check, told, *parts = shown(
         "scale.md", "### Without Spark\n", "`bin/verify` runs on one"
     )
     assert [part.split(" --partition ")[1][:3] for part in parts] == ["1/3", "2/3", "3/3"]
     old = "bin/index --all s3://bucket/warcs/ my-index"
     (share,) = re.findall(r"`(bin/verify --against s3:[^`]+/h0 [^`]+)`", scale)
-    (undo,) = re.findall(r"^    (bin/undedup s3:.*/h0 .*)$", post_crawl, re.MULTILINE)
+    (undo,) = re.findall(r"^    (bin/undedup s3:.*/h0 .*)$", stores, re.MULTILINE)
     records = "bin/verify --against s3://bucket/warcs/h0 s3://bucket/again/h0 --records"
 
     def of_hosts(line: str) -> list[str]:

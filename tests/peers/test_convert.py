@@ -138,7 +138,7 @@ def test_a_subset_replays_on_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dictionary", [False, True], ids=["without dictionary", "dictionary"])
 def test_who_reads_zstd(dictionary: bool, tmp_path: Path) -> None:
-    """The table in docs/post-crawl.md; what pywb does is in test_pywb.py."""
+    """The table in docs/convert.md; what pywb does is in test_pywb.py."""
     pages = [page(number) for number in range(1, 28 if dictionary else 4)]
     (tmp_path / "a.warc").write_bytes(b"".join(pages))
     dedupindex("convert", "--to", "zstd", tmp_path / "a.warc", "--out", tmp_path / "out")

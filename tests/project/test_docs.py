@@ -60,7 +60,7 @@ def reasons_in_code() -> set[str]:
     )
     found: set[str] = set()
     for path in (ROOT / "dedupindex").rglob("*.py"):
-        if path.parent.name == "verify":  # whose reasons are of findings, in docs/post-crawl.md
+        if path.parent.name == "verify":  # whose reasons are of findings, in docs/verify.md
             continue
         for pattern in patterns:
             found.update(re.findall(pattern, path.read_text()))

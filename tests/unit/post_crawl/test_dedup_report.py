@@ -55,7 +55,7 @@ def test_no_smaller_gain_is_advised_than_the_smallest() -> None:
 
 
 def test_every_documented_reason_is_reported_in_words() -> None:
-    text = (ROOT / "docs/post-crawl.md").read_text()
+    text = (ROOT / "docs/stages.md").read_text()
     tables = re.findall(r"^\| reason \|.*\n\|[-| ]+\n((?:\|.*\n)+)", text, re.MULTILINE)
     first = [row.split("|")[1] for table in tables for row in table.splitlines()]
     codes = {code for cell in first for code in re.findall("`([a-z-]+)`", cell)}

@@ -425,6 +425,6 @@ def test_every_reason_is_explained() -> None:
     text = "".join(path.read_text() for path in paths)
     for reason in REASONS:
         assert text.count(f'"{reason}"') > 1, f"nothing says {reason}"
-    page = (ROOT / "docs" / "post-crawl.md").read_text().split("\n## Manifest\n")[1]
+    page = (ROOT / "docs" / "stages.md").read_text().split("\n## Manifest\n")[1]
     rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", page.split("\n##")[0], re.MULTILINE)
     assert dict(rows) == REASONS

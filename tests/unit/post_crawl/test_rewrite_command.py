@@ -450,7 +450,7 @@ def test_every_reason_to_keep_a_copy_is_documented() -> None:
     for path in (ROOT / "dedupindex" / "post_crawl" / "rewrite").glob("*.py"):
         for call in re.findall(r"NotRewritable\(([^)]*)\)", path.read_text()):
             code.update(re.findall(r'"([a-z-]+[a-z])"', call))
-    text = (ROOT / "docs" / "post-crawl.md").read_text()
+    text = (ROOT / "docs" / "stages.md").read_text()
     section = text.partition("## Rewrite\n")[2].partition("\n## ")[0]
     assert code == set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE))
 

@@ -1243,7 +1243,7 @@ def test_a_dry_run_reads_below_its_directories_only(make_index: MakeIndex, tmp_p
     found = asked("small")
     command = ("dedup", top / "small", "--dry-run", "--out", tmp_path / "new")
     reason = "no-gain: the revisit would not be smaller, or not by --min-gain"
-    for text in (reason, "66.7 %", "docs/post-crawl.md#manifest, #resolve and #rewrite say more"):
+    for text in (reason, "66.7 %", "docs/stages.md#manifest, #resolve and #rewrite say more"):
         assert text in found and text in dedupindex(*command)[0], text
     assert "link that leads out" in asked("", 400)
     assert "etc is a link that leads out" in asked("linked", 400)
