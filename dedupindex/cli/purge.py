@@ -273,8 +273,8 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     yield _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
     yield _line("copies", impact.copies, f"not used as originals; they {verb}, too")
     yield _line("revisits", impact.revisits, f"are captures of what was named, too; they {verb}")
-    for name in found.open_crawls:
-        yield f"crawl {printable(name)} is open: it {'was' if purged else 'would be'} ended"
+    for crawl in found.open_crawls:
+        yield f"crawl {printable(crawl)} is open: it {'was' if purged else 'would be'} ended"
     if found.live:
         yield f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}"
     yield _line(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,19 @@ from dedupindex.cli.sent_requests import SentRequests, sent_requests
 from dedupindex.errors import Damaged, as_called
 from dedupindex.object_store import CountedRequests
 from dedupindex.post_crawl.undo import Restored
-from dedupindex.runtime.tables import singular
+from dedupindex.runtime.tables import names_text, singular
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS
 from dedupindex.verify.walk_file import is_named
 
 _MOST_NAMED = 1000  # records that are not restored, or not proven; all are counted
+_NAMED = 5  # files in a sentence
 _DEFECTS = {DAMAGE: "its damage", LOSS: "its loss", BROKEN: "what is broken in it"}
+
+
+def was_committed(directory: Path | str) -> str:
+    """Say why a file below a directory cannot be restored in place, and what restores it."""
+    place = shlex.quote(str(directory))
+    return f"its removed records were discarded: bin/undedup {place} --out OTHER rebuilds them"
 
 
 def _print_records(result: Restored, counts: dict[str, int], most: int) -> list[dict[str, Any]]:
@@ -44,6 +52,7 @@ def print_restored(
     )  # fmt: skip
     named_records: list[dict[str, Any]] = []
     problems: list[dict[str, Any]] = []
+    alone: dict[str, list[str]] = {}  # reason -> the files that were left alone for it
     for result in results:
         counts["files"] += 1
         counts["archives"] += is_named(Path(result.name))
@@ -58,10 +67,12 @@ def print_restored(
             problems.append({"file": result.name, "message": result.problem})
         if result.note:
             say(f"{result.name}: {result.note}")
-        if result.state == "left_alone" and dry:
-            say(f"warning: {result.name} cannot be restored: {result.problem}")
-        elif result.state == "left_alone":
-            say(f"warning: {result.name} was left alone: {result.problem}")
+        if result.state == "left_alone":
+            files = alone.setdefault(result.problem, [])
+            files.append(result.name)
+            if len(files) == 1:  # the others of this reason follow in one line
+                became = "cannot be restored" if dry else "was left alone"
+                say(f"warning: {result.name} {became}: {result.problem}")
         elif result.problem:
             level = result.level or DAMAGE
             counts["damaged" if level == DAMAGE else "defective"] += 1
@@ -69,6 +80,9 @@ def print_restored(
             if result.state == "existing":
                 became = "is there already"
             say(f"warning: {result.name} {became} with {_DEFECTS[level]}: {result.problem}")
+    for first, *others in filter(lambda files: len(files) > 1, alone.values()):
+        many = singular(f"{len(others):,} more files")
+        say(f"warning: the same is true of {many} as of {first}: {names_text(others, _NAMED)}")
     findings = {"findings": named_records, "problems": problems, "dry_run": dry}
     sent = sent_requests(requests) if requests else SentRequests({})
     lines = [*_restored_lines(counts, dry=dry), *sent.lines()]

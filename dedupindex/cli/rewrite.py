@@ -22,7 +22,7 @@ from dedupindex.cli.options import (
     wants_json,
 )
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.cli.restored_report import print_restored
+from dedupindex.cli.restored_report import print_restored, was_committed
 from dedupindex.cli.result_lists import (
     INDEX_PAGE,
     absolute,
@@ -88,7 +88,6 @@ from dedupindex.runtime.workers import side_by_side
 
 Containers = Mapping[int, ManifestContainer]
 Undoable = tuple[list[Undo], list[Restored]]  # files to restore, and files that cannot be
-COMMITTED = "its removed records were discarded: bin/undedup DIR --out OTHER rebuilds them"
 _TRUSTED = (
     "before you delete anything, compare with bin/verify --against SOURCE DIR --originals "
     "DIR-OF-THE-OTHER-HOST"
@@ -444,7 +443,7 @@ def _rewritten(containers: Containers) -> Undoable:
         elif journal.committed() and not (
             os.path.exists(one.path) and os.path.getsize(one.path) == one.size
         ):
-            not_restorable.append(Restored(one.name, "left_alone", 0, COMMITTED))
+            not_restorable.append(Restored(one.name, "left_alone", 0, was_committed(one.root)))
     return tasks, not_restorable
 
 
@@ -521,7 +520,10 @@ def _print_committed(
 ) -> int:
     left = [result for result in results if result.state == "left_alone"]
     if not results:
-        say("there is nothing to commit: no file of the plan has removed records")
+        say(
+            "there is nothing to commit: no file of the plan has removed records; they were "
+            "committed or undone before, or it was not rewritten in place"
+        )
     for result in left:
         say(f"warning: {result.name} keeps its removed records: {result.problem}")
     freed = sum(result.bytes_after for result in results if result.state != "left_alone")

@@ -17,10 +17,9 @@ import click
 from dedupindex.cli.common import RESUMED, Command, print_result, say
 from dedupindex.cli.options import flag, option, path_or_address, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.cli.restored_report import print_restored
+from dedupindex.cli.restored_report import print_restored, was_committed
 from dedupindex.cli.result_lists import index_step
 from dedupindex.cli.rewrite import (
-    COMMITTED,
     Undoable,
     end_undone_run,
     journal_above,
@@ -452,7 +451,7 @@ def _in_place(directories: Sequence[Path], unreadable: Sequence[Restored]) -> Un
             not_restorable.append(Restored(str(path), "left_alone", 0, reason))
         for name, committed in sorted(names.items()):
             if committed:
-                not_restorable.append(Restored(name, "left_alone", 0, COMMITTED))
+                not_restorable.append(Restored(name, "left_alone", 0, was_committed(directory)))
             else:
                 tasks.append(Undo(directory, name, None))
     return tasks, not_restorable

@@ -17,6 +17,7 @@ from dedupindex.corpus.from_cdx import CdxFile, file_of, has_lines, select
 from dedupindex.corpus.row import as_text
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote, local, open_anywhere
+from dedupindex.runtime.tables import singular
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
@@ -33,7 +34,7 @@ from dedupindex.warc.window import Window, open_window
 Row = dict[str, str | int | bool | None]
 _CAPTURE_TYPES = frozenset((b"response", b"revisit", b"resource", b"conversion", DOCUMENT))
 _MEDIA_TYPE = re.compile(rb"[^\s;,\"]+")
-_UNKNOWN = "{:,} records without URL or time are left out"
+_UNKNOWN = "left out: {:,} records without URL or time"
 _SHARED = "several records share one gzip member or zstd frame: all but the first are left out"
 
 
@@ -72,7 +73,7 @@ def scan(_: None, task: CorpusScanTask) -> list[Problem]:
         except BadSource as error:
             problems.append(Problem(task.path, -1, str(error)))
     if unknown:
-        problems.append(Problem(task.path, -1, _UNKNOWN.format(unknown)))
+        problems.append(Problem(task.path, -1, singular(_UNKNOWN.format(unknown))))
     return [*problems, shared] if shared else problems
 
 

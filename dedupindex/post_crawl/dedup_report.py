@@ -359,8 +359,8 @@ class DedupReport:
             found.append(f"{many} of unknown size, which cannot be listed")
         if uncounted := self.uncounted:
             found[-1] += (
-                f" ({uncounted:,} of these cannot be opened, as a link that leads nowhere, and "
-                f"{'is' if uncounted == 1 else 'are'} not among the {self.files:,} files)"
+                f" ({uncounted:,} of these cannot be opened, as a link that leads nowhere or a "
+                f"pipe, and {'is' if uncounted == 1 else 'are'} not among the {self.files:,} files)"
             )
         return singular(", ".join(found))
 

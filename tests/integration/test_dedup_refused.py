@@ -20,6 +20,7 @@ from dedupindex.post_crawl.dedup_all import DedupOptions
 from dedupindex.post_crawl.rewrite import rewrite_file
 from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
+from dedupindex.runtime.tables import singular
 from tests.integration import test_dedup
 from tests.integration.test_dedup import Dedup
 from tests.support.commands import typed
@@ -142,6 +143,26 @@ def test_an_interrupted_run_that_was_undone_is_over(
     assert dedup(source, "--in-place", "--dry-run", *there)["revisits"] == 19
     assert dedup(source, "--in-place", "--min-size", 1, *there)["revisits"] == 19
     assert "nothing to commit" not in typed("rewrite", plan, "--commit")[1]
+
+
+def test_what_restores_committed_files_is_said_once_and_can_be_typed(
+    source: Path, tmp_path: Path
+) -> None:
+    before = content(source)
+    typed("dedup", source, "--in-place")
+    files = sorted(name for name, data in content(source).items() if data != before[name])
+    plan = source.with_name(f"{source.name}.dedup") / "plan"
+    typed("rewrite", plan, "--commit")
+    remedy = f"bin/undedup {source} --out OTHER rebuilds them"
+    for words in (("rewrite", plan, "--undo"), ("undedup", source, "--in-place")):
+        _, said = typed(*words, status=7)
+        assert said.count(remedy) == 1 < len(files)
+        for name in files:
+            assert said.count(name) == 1 + (name == files[0])  # with the others, which name it
+        many = singular(f"{len(files) - 1} more files")
+        assert f"warning: the same is true of {many} as of {files[0]}: " in said
+    typed("undedup", source, "--out", tmp_path / "other")
+    typed("verify", "--against", tmp_path / "other", source)
 
 
 def test_an_interrupted_run_that_was_undone_in_part_goes_on(

@@ -280,7 +280,7 @@ def test_problems_become_a_warning_without_a_report(tmp_path: Path) -> None:
     pages = [Page(f"http://a.org/{n}", n + 1, html(f"{n}")) for n in range(3)]
     archive(tmp_path, *pages, Page("http://a.org/odd", fields=odd)).unlink()
     corpus = Corpus.from_warcs(tmp_path)
-    message = "1 records without URL or time are left out"
+    message = "left out: 1 record without URL or time"
     with pytest.warns(UserWarning, match=message):
         assert len(list(corpus)) == 3
     with pytest.warns(UserWarning, match=message):
