@@ -142,7 +142,7 @@ def _convert(run: _Run, *, keep: bool) -> int:
     tasks, found = conversion_tasks(run.sources, run.out, keep=keep)
     warn(found.problems)
     if not tasks:
-        raise _none(run.sources, "ARC")
+        raise _none(run.sources, "ARC", "; WARC files need --to gzip, --to zstd or --repoint")
     return run.convert(tasks, found, convert, _ARC_COUNTS, "is an ARC file")
 
 
@@ -155,10 +155,10 @@ def _restore(run: _Run) -> int:
     return run.convert(tasks, found, restore_arc, _ARC_COUNTS, made)
 
 
-def _none(sources: tuple[str, ...], kinds: str) -> BadSource:
+def _none(sources: tuple[str, ...], kinds: str, more: str = "") -> BadSource:
     if indexes := [name for name in sources if is_index(name)]:
         return BadSource(f"{indexes[0]} is an index; name archives")
-    return BadSource(f"there is no {kinds} file to convert in {', '.join(sources)}")
+    return BadSource(f"there is no {kinds} file to convert in {', '.join(sources)}{more}")
 
 
 def _repoint(run: _Run) -> int:

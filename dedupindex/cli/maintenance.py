@@ -20,7 +20,7 @@ from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import merge_crawls as crawls
 from dedupindex.crawls.stores import open_store
-from dedupindex.errors import Damaged, DedupError, IndexExists
+from dedupindex.errors import BadInput, Damaged, DedupError, IndexExists
 from dedupindex.index import home_of, open_index, stats_of, summary, tokens
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
@@ -35,6 +35,7 @@ from dedupindex.runtime.files import data_files, exclusive, size_on_disk
 from dedupindex.runtime.progress import measured
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable, singular
 from dedupindex.runtime.workers import Count, read_all
+from dedupindex.sources.warc_files import is_index
 
 _HOSTS_SHOWN = 20
 _MANY = 10_000  # originals; the pages and tables of a smaller index take most of its size
@@ -275,6 +276,9 @@ def copy(index: Path, to: str, engine: str) -> int:
     """
     if not is_cluster(to):
         check_no_address(Path(to))
+        if is_index(to) and not is_index(index):
+            line = f"bin/index --copy {shlex.quote(str(index))} {shlex.quote(to)}"
+            raise BadInput(f"{index} is no index, and {to} is: the copy is named first: {line}")
     mine = read_identity(index).engine
     if is_cluster(to) or is_cluster(mine) or engine not in ("", mine):
         return _copy_to_engine(index, to, engine)

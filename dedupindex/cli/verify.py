@@ -41,7 +41,10 @@ bin/verify --remarks my-warcs                      # also list what is unusual b
 RECOMPRESSED = "recompressed"
 _OTHERS = 20  # files that were not compared and are named
 _ABSENT = {"dangling", "original-missing"}
-_ELSEWHERE = "name originals that are elsewhere with --originals"
+_ELSEWHERE = (  # without and with --originals
+    "name originals that are elsewhere with --originals",
+    "originals may be in further places: --originals is repeatable",
+)
 _ON_SCREEN = 20  # findings that leave what was printed before them on the screen
 
 
@@ -108,7 +111,9 @@ def command(
                 recompressed += 1
                 continue
             if finding.reason in _ABSENT and not reasons.keys() & _ABSENT:
-                say(_ELSEWHERE)  # first: there may be as many such lines as revisits
+                say(
+                    _ELSEWHERE[bool(originals)]
+                )  # first: there may be as many such lines as revisits
             reasons[finding.reason] += 1
             if list_remarks or finding.level != REMARK:
                 _show(finding)
@@ -122,6 +127,8 @@ def command(
     _print_totals(totals, reasons, sent, against, others, list_remarks=list_remarks)
     for hint in _hints(reasons, against, collection, on_spark=bool(spark)):
         say(hint)
+    if sum(reasons[reason] for reason in _ABSENT) > _ON_SCREEN:
+        say(_ELSEWHERE[bool(originals)])  # once more
     if html is not None:  # last: the result is printed even if the page cannot be written
         page = verify_page.lines(places, collection.totals(), reasons, first, against, others)
         html_page.save(html, page)
@@ -143,8 +150,6 @@ def _hints(
         )
     if on_spark and reasons["unreadable"]:
         yield CREDENTIALS
-    if sum(reasons[reason] for reason in _ABSENT) > _ON_SCREEN:
-        yield _ELSEWHERE  # once more
 
 
 @contextmanager

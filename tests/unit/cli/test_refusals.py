@@ -346,6 +346,7 @@ ARCHIVES = "name archives: WARC or ARC files, or directories of them"
         ("dedup INDEX --out out", f"is an index; {ARCHIVES}"),
         ("manifest INDEX -o out", f"is an index; {ARCHIVES}"),
         ("convert INDEX --out out", "is an index; name archives"),
+        ("index --copy INDEX copy", f"is: the copy is named first: {ROOT}/bin/index --copy copy /"),
         ("resolve INDEX -o out", "is an index, not a manifest"),
         ("rewrite INDEX --undo", "is an index, not a plan"),
         ("undedup INDEX --out out", f"an index; name a directory that {ROOT}/bin/dedup wrote"),

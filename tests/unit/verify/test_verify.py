@@ -649,6 +649,8 @@ def test_levels_and_exit_statuses_of_the_command(tmp_path: Path) -> None:
     assert typed("verify", lost, status=8)[1].count(hint) == 1
     many = write(tmp_path / "many.warc.gz", [copy_of(number, 1) for number in range(2, 30)])
     assert typed("verify", many, status=8)[1].count(hint) == 2  # and after them
+    further = typed("verify", many, "--originals", lost, status=8)[1]
+    assert hint not in further and further.startswith("originals may be in further places: --or")
     many.unlink()
     typed("verify", lost, "--originals", sound)
     (tmp_path / "cut.warc.gz").write_bytes(gz(page(1))[:-3])
