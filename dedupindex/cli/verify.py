@@ -101,6 +101,7 @@ def command(
     reasons: Counter[str] = Counter()
     recompressed = 0
     first: list[Finding] = []
+    elsewhere = _ELSEWHERE[bool(originals)]
     executors = _executors(spark, (*places, *originals, *((against,) if against else ())))
     with counted_requests() as requests, show_progress() as progress, executors as rows:
         collection: Against | Collection = Collection(places, originals, progress, rows)
@@ -111,9 +112,7 @@ def command(
                 recompressed += 1
                 continue
             if finding.reason in _ABSENT and not reasons.keys() & _ABSENT:
-                say(
-                    _ELSEWHERE[bool(originals)]
-                )  # first: there may be as many such lines as revisits
+                say(elsewhere)  # first: there may be as many such lines as revisits
             reasons[finding.reason] += 1
             if list_remarks or finding.level != REMARK:
                 _show(finding)
@@ -125,10 +124,8 @@ def command(
     others = collection.not_compared if isinstance(collection, Against) else []
     totals = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
     _print_totals(totals, reasons, sent, against, others, list_remarks=list_remarks)
-    for hint in _hints(reasons, against, collection, on_spark=bool(spark)):
+    for hint in _hints(reasons, against, collection, elsewhere, on_spark=bool(spark)):
         say(hint)
-    if sum(reasons[reason] for reason in _ABSENT) > _ON_SCREEN:
-        say(_ELSEWHERE[bool(originals)])  # once more
     if html is not None:  # last: the result is printed even if the page cannot be written
         page = verify_page.lines(places, collection.totals(), reasons, first, against, others)
         html_page.save(html, page)
@@ -136,8 +133,9 @@ def command(
 
 
 def _hints(
-    reasons: Counter[str], against: Place | None, read: Against | Collection, *, on_spark: bool
-) -> Iterator[str]:
+    reasons: Counter[str], against: Place | None, read: Against | Collection, elsewhere: str,
+    *, on_spark: bool,
+) -> Iterator[str]:  # fmt: skip
     """Yield what may be meant, by the findings and by what was read."""
     if isinstance(read, Collection) and (links := read.other_names):
         names = "1 name" if links == 1 else f"{links:,} names"
@@ -150,6 +148,8 @@ def _hints(
         )
     if on_spark and reasons["unreadable"]:
         yield CREDENTIALS
+    if sum(reasons[reason] for reason in _ABSENT) > _ON_SCREEN:
+        yield elsewhere  # once more
 
 
 @contextmanager
