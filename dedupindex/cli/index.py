@@ -416,6 +416,7 @@ def _print_result(
         "skipped_files": built.skipped_files,
         "not_read_zstd": _zstd_files(built),
         "known_of_other_crawls": dict(sorted(built.elsewhere.items())),
+        "moved_from_crawls": dict(sorted(built.moved.items())),
         "reported_by_crawls": built.reported,
         "disproved_reports": built.disproved,
         "removed": built.removed,
@@ -533,6 +534,9 @@ def _text_of(
         f"files read: {tally.containers:,}, known before: {tally.known:,}; "
         + singular(f"{tally.records:,} records in {tally.seconds:.1f} s")
     )
+    for name, count in sorted(built.moved.items()):
+        left = f"crawl {printable(name)}" if name else "no crawl"
+        yield singular(f"  of these moved from {left}, with all captures: {count:,} files")
     if tally.purged:
         yield f"  of these purged: {tally.purged:,}; --replace reads them again"
     outcomes = {name: getattr(tally, name) for name in _OUTCOMES}

@@ -49,6 +49,7 @@ class BuildPlan:
     known: int = 0  # unchanged containers
     purged: int = 0  # containers whose captures were purged
     elsewhere: Counter[str] = field(default_factory=Counter)  # unchanged ones of other crawls
+    moved: Counter[str] = field(default_factory=Counter)  # read again, by the crawl they leave
     reported: dict[str, list[str]] = field(default_factory=dict)  # see `Built.reported`
     dropped: set[str] = field(default_factory=set)  # those whose old captures are removed
 
@@ -134,6 +135,7 @@ def _read_again(
     """Return the known containers that are read; note those that are moved or left out."""
     if reread:
         plan.dropped.update(moved)
+        plan.moved.update(moved.values())
         return known
     again = []
     if drops:  # captures that lost to removed ones must be read again

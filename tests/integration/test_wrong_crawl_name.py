@@ -68,9 +68,11 @@ def test_a_file_is_moved_to_its_crawl_with_all_that_it_has(
     said = json.loads(typed("index", "--add", "--crawl", "two", second, index, "--json")[0])
     assert said["known_of_other_crawls"] == {wrong: 1}
 
-    for _ in range(2):  # repeated, it changes nothing
-        warned = typed("index", "--add", "--reread", "--crawl", "two", second, index)[1]
+    for moves in (True, False):  # repeated, it changes nothing
+        text, warned = typed("index", "--add", "--reread", "--crawl", "two", second, index)
         assert "warning" not in warned
+        assert (f"moved from {stays}, with all captures: 1 file\n" in text) == moves
+        assert ("moved from" in text) == moves
         assert compared(index) == (
             {"new": 2, "same": 2, "changed": 0, "second_stored": 2, "second_revisits": 2}, []
         )  # fmt: skip
