@@ -69,7 +69,12 @@ bin/list my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --json
 @option("--date", setting=False, metavar="DATE", help="Of this year, month, day or second.")
 @option("--from", "begin", setting=False, metavar="DATE", help="From this year, day or second on.")
 @option("--to", "end", setting=False, metavar="DATE", help="Up to this year, day or second.")
-@option("--mime", setting=False, metavar="TYPE", help="Of this media type; '' if not known.")
+@option(
+    "--mime",
+    setting=False,
+    metavar="TYPE",
+    help="Of this media type, or of all such as image/*; '' if not known.",
+)
 @option("--status", type=COUNT, setting=False, help="Of this HTTP status; 0 if not known.")
 @option("--min-size", type=COUNT, setting=False, help="Payloads of so many bytes or more.")
 @option("--max-size", type=COUNT, setting=False, help="Payloads of so many bytes or fewer.")
@@ -311,6 +316,7 @@ def _matcher(
         raise click.UsageError(f"--min-size {min_size} is more than --max-size {max_size}")
     name, start = host_name(host) if host else b"", _bytes(prefix or "")
     media_type = None if mime is None else mime.encode("utf-8", "surrogateescape")
+    kind = media_type[:-1] if media_type and media_type.endswith(b"/*") else None
 
     def matches(capture: Capture) -> bool:
         size = -1 if capture.size_of_record else capture.size
@@ -319,7 +325,7 @@ def _matcher(
             and (not name or is_at(in_idna(host_of(capture.url)), name))
             and (not first or digits_of_date(capture.date) >= first)
             and (not last or digits_of_date(capture.date) <= last)
-            and media_type in (None, capture.mime)
+            and (capture.mime.startswith(kind) if kind else media_type in (None, capture.mime))
             and status in (None, capture.status)
             and (min_size is None or size >= min_size)
             and (max_size is None or 0 <= size <= max_size)

@@ -286,6 +286,8 @@ def _one(state: IndexSnapshot, given: Given) -> int:
     if decision.answer is None:
         hint = explain.algorithm_hint(state.view, query, state.engine.identity.engine)
         notes += [as_called(hint), explain.purged_hint(state.view, query)]
+        if "considered" not in answer and not decision.reason:
+            notes.append(explain.left_out_hint(state.view, state.settings, query))
     notes.append(no_scheme(query.url.decode("utf-8", "backslashreplace")))
     notes = [note for note in notes if note]
     print_result(answer, _text_of(decision, answer, query), notes)

@@ -67,6 +67,15 @@ def explanation_json(view: Finder, settings: Settings, query: Query) -> dict[str
     return {"considered": list(considered.values()), **({"more": True} if more else {})}
 
 
+def left_out_hint(view: Finder, settings: Settings, query: Query) -> str:
+    """Say why a query without an answer has none although its digest is known; "" if it is not."""
+    if query.digest in EMPTY:
+        return "this is the digest of an empty payload, which is never an original"
+    if not explanation_json(view, settings, query)["considered"]:
+        return ""
+    return "captures have this digest, and none meets all conditions: --explain says why"
+
+
 def algorithm_hint(view: View, query: Query, engine: str) -> str:
     """Say that an index on disk has no digest of the query's algorithm; "" if it has one.
 

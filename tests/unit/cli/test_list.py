@@ -85,6 +85,7 @@ def test_a_url_without_a_path_is_looked_for_with_one(by_url: bool, make_index: M
         ("list --mime html", "all of a media type: did you mean text/html?"),
         ("list --mime nonsense", "--mime takes all of a media type\n"),
         ("list --mime text/html", "no capture matches\n"),
+        ("list --mime text/*", "no capture matches\n"),
         ("list --host none.example", "no capture matches\n"),
     ],
 )
@@ -93,6 +94,16 @@ def test_what_is_typed_amiss_is_answered_with_what_was_meant(
 ) -> None:
     name, *options = words.split()
     assert hint in typed(name, index, *options, status=10)[1]
+
+
+def test_all_media_types_of_a_kind_are_listed(make_index: MakeIndex) -> None:
+    types = (b"image/png", b"image/gif", b"text/html", b"imagery/x", b"")
+    urls = [b"http://a.test/%d" % number for number in range(len(types))]
+    index = make_index(
+        [capture(n, url, mime=one) for n, (url, one) in enumerate(zip(urls, types, strict=True), 1)]
+    )
+    rows = typed("list", index, "--mime", "image/*", "--json")[0].splitlines()
+    assert {json.loads(row)["url"] for row in rows} == {url.decode() for url in urls[:2]}
 
 
 def test_a_crawl_that_is_typed_amiss_is_answered_with_those_that_there_are(

@@ -79,6 +79,19 @@ def test_a_lookup_of_a_digest_that_no_index_of_this_kind_has_says_so(index: Path
         assert out.startswith('{"duplicate":false') or '"duplicate": false' in out
 
 
+def test_a_lookup_that_leaves_captures_out_says_so(index: Path) -> None:
+    words = ("lookup", index, "--digest", sha1(1), "--url", "http://other.example/")
+    said = "captures have this digest, and none meets all conditions: --explain says why\n"
+    for more in (("--strategy", "EXACT_URL"), ("--min-size", "1000000000")):
+        assert typed(*words, *more, status=10)[1] == said
+        out, messages = typed(*words, *more, "--explain", status=10)
+        assert out.count("considered: ") == 1 and messages == ""
+    assert typed("lookup", index, "--digest", sha1(4000), status=10)[1] == ""
+    empty = "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
+    said = "this is the digest of an empty payload, which is never an original\n"
+    assert typed("lookup", index, "--digest", empty, status=10)[1] == said
+
+
 def test_a_lookup_of_what_was_purged_says_so(index: Path) -> None:
     words = ("lookup", index, "--digest", sha1(1), "--url", "http://h1.example/p1")
     assert "purged" not in typed(*words)[1]
@@ -209,4 +222,5 @@ def test_a_pair_that_moves_to_another_crawl_is_not_new(tmp_path: Path) -> None:
     typed("index", "--all", "--crawl", "one", file, index)
     out = typed("index", "--reread", "--crawl", "two", file, index)[0]
     counts = [line.split()[:2] for line in out.splitlines() if line.startswith("  ")]
-    assert counts == [["added", "0"], ["replaced", "0"], ["unchanged", "2"]]
+    assert "  of these moved from crawl one, with all captures: 1 file\n" in out
+    assert counts[1:] == [["added", "0"], ["replaced", "0"], ["unchanged", "2"]]
