@@ -20,6 +20,7 @@ from dedupindex.cli.options import (
     results_of,
     shared_options,
     wants_json,
+    with_dictionaries,
 )
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.restored_report import print_restored, was_committed
@@ -167,10 +168,29 @@ def command(
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
-        then = _index_steps(out, own, spark)
+        then = [*_proof_steps(out, state, tops, host), *_index_steps(out, own, spark)]
         status = _rewrite(job, jobs, sent, cluster, then)
     whole = dry_run or _write_lists([str(results)] if results else tops, offsets, cdxj, jobs)
     return status if whole else Damaged.exit_status
+
+
+def _proof_steps(
+    out: Path | str | None, state: Path | None, tops: list[str], host: str
+) -> list[str]:
+    """Return the lines that say how results elsewhere are verified, and the records restored."""
+    if out is None:
+        return []
+    result = shlex.quote(redacted(absolute(str(out))))
+    more = f" --state {shlex.quote(str(state))}" if state else ""
+    lines = [f"restore the records: bin/undedup {result}{more} --out OTHER"]
+    if len(tops) == 1 and not host:  # else originals, or sources, are in further places
+        source = shlex.quote(redacted(tops[0]))
+        lines.insert(
+            0,
+            "each revisit was read back with its original; to compare all once more: "
+            f"bin/verify --against {source} {result} (it names files that the manifest left out)",
+        )
+    return [with_dictionaries(printable(line)) for line in lines]
 
 
 def _index_steps(out: Path | str | None, own: Containers, spark: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shlex
 import shutil
 from html import unescape
@@ -485,6 +486,20 @@ def test_journals_of_an_earlier_run_with_out_are_passed_over(archive: Path, chan
         assert ("there is nothing to commit" in said) == (not files)
         assert singular(f"discarded the removed records of {files:,} files") in out
     assert "3 files: 9 records restored; " in typed("undedup", result, "--out", back)[0]
+
+
+def test_rewriting_elsewhere_names_what_proves_and_undoes_it(archive: Path, tmp_path: Path) -> None:
+    typed("manifest", archive, "-o", tmp_path / "m")
+    typed("resolve", tmp_path / "m", "-o", tmp_path / "p")
+    out, _ = typed("rewrite", tmp_path / "p", "--out", tmp_path / "new")
+    verify = re.search(r"to compare all once more: \S*bin/(verify --against \S+ \S+) \(", out)
+    undo = re.search(r"restore the records: \S*bin/(undedup \S+ --out) OTHER\n", out)
+    assert verify and undo
+    typed(*verify[1].split())
+    typed(*undo[1].split(), tmp_path / "old")
+    typed("verify", "--against", archive, tmp_path / "old", "--records")
+    out, _ = typed("rewrite", tmp_path / "p", "--out", tmp_path / "none", "--dry-run")
+    assert "bin/verify" not in out and "bin/undedup" not in out
 
 
 def test_what_can_be_undone_is_not_passed_over(archive: Path) -> None:
