@@ -522,6 +522,15 @@ def _unresolved_text(count: int, files: Mapping[str, str]) -> str:
     return f"  {_UNRESOLVED_TEXT}: {count:,}  ({UNRESOLVED}), {kinds}, {file}"
 
 
+def _known_lines(built: Built) -> Iterator[str]:
+    """Yield what became of files that the index knew."""
+    for name, count in sorted(built.moved.items()):
+        left = f"crawl {printable(name)}" if name else "no crawl"
+        yield singular(f"  of these moved from {left}, with all captures: {count:,} files")
+    if built.tally.purged:
+        yield f"  of these purged: {built.tally.purged:,}; --replace reads them again"
+
+
 def _text_of(
     built: Built, sources: tuple[str, ...], index: str, sent: SentRequests
 ) -> Iterator[str]:
@@ -534,11 +543,7 @@ def _text_of(
         f"files read: {tally.containers:,}, known before: {tally.known:,}; "
         + singular(f"{tally.records:,} records in {tally.seconds:.1f} s")
     )
-    for name, count in sorted(built.moved.items()):
-        left = f"crawl {printable(name)}" if name else "no crawl"
-        yield singular(f"  of these moved from {left}, with all captures: {count:,} files")
-    if tally.purged:
-        yield f"  of these purged: {tally.purged:,}; --replace reads them again"
+    yield from _known_lines(built)
     outcomes = {name: getattr(tally, name) for name in _OUTCOMES}
     meanings = dict(_OUTCOMES)
     if count := tally.replaced_by_name:
