@@ -146,6 +146,11 @@ def _hints(
         yield singular(f"{read.swapped:,} revisits of {against} ") + (
             "are whole records in PLACE: name the source with --against, and the result as PLACE"
         )
+    if isinstance(read, Against) and not read.files and reasons["file-missing"]:
+        yield (
+            f"no file of PLACE has the name of one below {against}: files are compared by their "
+            "names below both, so name directories of the same level"
+        )
     if on_spark and reasons["unreadable"]:
         yield CREDENTIALS
     if sum(reasons[reason] for reason in _ABSENT) > _ON_SCREEN:

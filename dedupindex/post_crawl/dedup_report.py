@@ -282,9 +282,10 @@ class DedupReport:
         count = f"revisits that were there before: {self.revisits_before:,}"
         if not self.revisits_missing:
             return f"{count}; this run keeps their originals"
-        missing = f"{self.revisits_missing:,} (bin/verify names them)"
         return (
-            f"{count}; of these, with an original that no source has, or that is damaged: {missing}"
+            f"{count}; of these, with an original that is whole in no source: "
+            f"{self.revisits_missing:,} (bin/verify --originals WHERE says whether earlier crawls "
+            "have it)"
         )
 
     def names(self, file: str) -> bool:

@@ -376,5 +376,5 @@ def test_a_run_says_that_originals_of_earlier_revisits_are_missing(
     capsys.readouterr()
     assert main(["dedup", str(source), "--in-place"]) == (7 if damaged else 0)
     text = capsys.readouterr().out
-    assert "before: 1; of these, with an original that no source has, or that is damaged: 1" in text
+    assert "before: 1; of these, with an original that is whole in no source: 1 (bin/ver" in text
     assert "--undo" in text and "--commit" not in text

@@ -684,7 +684,8 @@ def test_nothing_to_read_is_no_success(tmp_path: Path) -> None:
     (folder / "notes.txt").write_text("x")
     for words in ((folder,), ("--against", folder, folder), ("--against", folder, other)):
         assert "no WARC or ARC file was found" in typed("verify", *words, status=4)[1]
-    typed("verify", "--against", other, folder, status=8)
+    hint = f"no file of PLACE has the name of one below {other}: "
+    assert hint in typed("verify", "--against", other, folder, status=8)[1]
     (folder / "empty.warc.gz").touch()
     assert "it is empty" in typed("verify", folder, status=7)[0]
 
