@@ -99,6 +99,10 @@ def read_back(
                 wrong += store.check()
     except Damaged as error:
         wrong.append(str(error))
+    try:
+        tokens.read_tokens(index)
+    except Damaged as error:
+        wrong.append(str(error))
     return wrong, counts
 
 

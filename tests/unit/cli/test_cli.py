@@ -352,6 +352,10 @@ def test_stats_compact_copy_and_check(make_index: MakeIndex, tmp_path: Path) -> 
         "ok": True, "problems": [], "captures": 10, "digests": 10, "containers": 0,
     }  # fmt: skip
     typed("index", "--copy", tmp_path / "copy", index, status=5)
+    typed("token", tmp_path / "copy", "--add", "crawler")
+    typed("index", "--check", tmp_path / "copy")
+    (tmp_path / "copy" / "tokens.json").write_text("{")  # with which bin/serve does not start
+    assert "tokens.json is damaged; " in typed("index", "--check", tmp_path / "copy", status=7)[0]
     assert "engine lmdb" in typed("index", "--stats", index)[0]
 
 
