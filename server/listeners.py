@@ -45,7 +45,10 @@ def listen(host: str, port: int, count: int) -> list[socket.socket]:
         return [shared(backlog=BACKLOG) for _ in range(count)]
     except (OSError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-            raise CannotListen(f"port {port} is in use; give --port 0 for a free one") from error
+            raise CannotListen(
+                f"port {port} is in use, perhaps by a server of this index; choose another --port "
+                "(0: a free one), which crawlers must then ask"
+            ) from error
         reason = getattr(error, "strerror", None) or error
         raise CannotListen(f"cannot listen on {host}, port {port}: {reason}") from error
 

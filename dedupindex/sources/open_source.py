@@ -19,9 +19,11 @@ from dedupindex.sources.crawl_log import CrawlLogSource
 from dedupindex.sources.discover import (
     HEAD,
     KINDS,
+    NO_RECORD,
     STDIN,
     ZIP,
     check_regular_file,
+    is_archive_name,
     kind_named,
     kind_of,
     zstd_problem,
@@ -146,6 +148,8 @@ def _open(path: str) -> tuple[str, int, BinaryIO]:
 def _choose(name: str, detected: str, forced: str, head: bytes) -> str:
     """Return the kind to read a source as; only a text kind can be forced, on a text."""
     if not detected and not forced:
+        if is_archive_name(name):
+            raise BadSource(f"{name} {NO_RECORD}")
         hint = f": {NO_HEADER}" if 6 <= head.split(b"\n")[0].count(b" ") <= 13 else ""
         raise BadSource(f"{name} is of no known kind ({', '.join(KINDS)}){hint}")
     if not detected and forced == "cdx" and head.split(b"\n")[0].strip():

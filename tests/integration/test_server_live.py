@@ -190,7 +190,7 @@ def test_a_second_server_does_not_share_the_port(make_index: MakeIndex) -> None:
             [*words, "--port", str(server.port)], capture_output=True, text=True, timeout=DEADLINE
         )
         assert ended.returncode == 3
-        assert f"port {server.port} is in use; give --port 0 for a free one" in ended.stderr
+        assert f"port {server.port} is in use, perhaps by a server of this index" in ended.stderr
 
 
 def test_counts_of_all_workers_add_up_at_once(make_index: MakeIndex) -> None:

@@ -512,3 +512,13 @@ def test_a_temporary_directory_that_is_not_there_is_named(
         _, said = typed(*words, **dict.fromkeys(more, str(tmp_path)))
         assert "temporary files" not in said
     assert "temporary" not in typed("plan", "--captures", "1e9", TMPDIR=str(gone))[1]
+
+
+def test_what_is_named_like_an_archive_is_refused_alike(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    text = tmp_path / "in" / "text.warc.gz"
+    text.write_text("hello\n")
+    said = "is named like an archive and does not begin with a record: its beginning is damaged"
+    for source in (text, tmp_path / "in"):
+        messages = typed("index", "--all", source, tmp_path / "index", status=4)[1]
+        assert str(text) in messages and said in messages
