@@ -416,6 +416,7 @@ def _print_result(
         "skipped_files": built.skipped_files,
         "not_read_zstd": _zstd_files(built),
         "known_of_other_crawls": dict(sorted(built.elsewhere.items())),
+        "known_with_defects": built.defective,
         "moved_from_crawls": dict(sorted(built.moved.items())),
         "reported_by_crawls": built.reported,
         "disproved_reports": built.disproved,
@@ -527,6 +528,8 @@ def _known_lines(built: Built) -> Iterator[str]:
     for name, count in sorted(built.moved.items()):
         left = f"crawl {printable(name)}" if name else "no crawl"
         yield singular(f"  of these moved from {left}, with all captures: {count:,} files")
+    if built.defective:
+        yield f"  of these read with defects: {built.defective:,}; --reread names them"
     if built.tally.purged:
         yield f"  of these purged: {built.tally.purged:,}; --replace reads them again"
 

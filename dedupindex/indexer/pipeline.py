@@ -110,6 +110,7 @@ class Built:
     skipped   number of files in directories that are of no known kind
     skipped_files  paths of the first of these, at most 1,000 of each source
     elsewhere  of the known files, how many were read for which other crawl, "" for none
+    defective  known files of which something was left out when they were read
     moved     how many known files were moved from which other crawl, "" for none
     reported  crawls that have captures in files of the names of those that were read for another
         crawl or none, with these files; merged crawls only, and not on a cluster
@@ -134,6 +135,7 @@ class Built:
     removed: int | None = 0
     nothing_taken: dict[str, dict[str, int]] = field(default_factory=dict)
     moved: Counter[str] = field(default_factory=Counter)
+    defective: int = 0
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
@@ -184,6 +186,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         removed,
         {name: reasons for staged in done for name, reasons in staged.nothing_taken.items()},
         plan.moved,
+        plan.defective,
     )
 
 

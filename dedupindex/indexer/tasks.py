@@ -48,6 +48,7 @@ class BuildPlan:
     tasks: list[list[Input]] = field(default_factory=list)
     known: int = 0  # unchanged containers
     purged: int = 0  # containers whose captures were purged
+    defective: int = 0  # unchanged containers of which something was left out when they were read
     elsewhere: Counter[str] = field(default_factory=Counter)  # unchanged ones of other crawls
     moved: Counter[str] = field(default_factory=Counter)  # read again, by the crawl they leave
     reported: dict[str, list[str]] = field(default_factory=dict)  # see `Built.reported`
@@ -134,6 +135,7 @@ def _read_again(
 ) -> list[Input]:
     """Return the known containers that are read; note those that are moved or left out."""
     if reread:
+        plan.defective = 0  # they are named again
         plan.dropped.update(moved)
         plan.moved.update(moved.values())
         return known
@@ -250,6 +252,7 @@ def _known(
         plan.purged += 1
         return before
     if _is_unchanged(found, before):
+        plan.defective += before.damaged
         return before
     if not replace:
         raise ContainerChanged(

@@ -522,3 +522,18 @@ def test_what_is_named_like_an_archive_is_refused_alike(tmp_path: Path) -> None:
     for source in (text, tmp_path / "in"):
         messages = typed("index", "--all", source, tmp_path / "index", status=4)[1]
         assert str(text) in messages and said in messages
+
+
+def test_known_files_with_defects_are_counted(tmp_path: Path) -> None:
+    source, index = tmp_path / "in", tmp_path / "index"
+    source.mkdir()
+    whole = (ROOT / "tests/data/warc/example.warc.gz").read_bytes()
+    (source / "whole.warc.gz").write_bytes(whole)
+    (source / "cut.warc.gz").write_bytes(whole[:-9])
+    typed("index", "--all", source, index, status=7)
+    for words in (("--all", source), ("--add", source)):
+        out, said = typed("index", *words, index)
+        assert "known before: 2" in out and "warning" not in said
+        assert "of these read with defects: 1; --reread names them\n" in out
+    out, said = typed("index", "--reread", source, index, status=7)
+    assert "with defects" not in out and f"warning: {source}/cut.warc.gz at " in said
