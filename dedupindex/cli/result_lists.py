@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dedupindex.capture import Problem
-from dedupindex.cli.common import warn
+from dedupindex.cli.common import say, warn
 from dedupindex.cli.options import require_parent, with_dictionaries
 from dedupindex.cli.output_files import CDXJ, OFFSETS, PAGE, check_output
 from dedupindex.cli.progress_bar import show_progress
@@ -123,6 +123,8 @@ def write_cdxj(names: Mapping[str, str], target: Path, jobs: int) -> bool:
         if names:
             with show_progress() as progress:
                 stream.writelines(_cdxj(names, jobs, problems, progress))
+    if problems:
+        say(f"what {printable(str(target))} leaves out, also if it was named above:")
     warn(problems)
     return not problems
 

@@ -89,6 +89,7 @@ def test_a_cdxj_without_a_file(odd: Path, tmp_path: Path, how: str) -> None:
     lists = tmp_path / "all.cdxj"
     out, said = typed(command, odd.parent, *words, *more, "--cdxj", lists, status=7)
     assert "utf.warc" in said and "its captures are not in the CDXJ: its name is not UTF-8" in said
+    assert "leaves out, also if it was named above:" in said
     assert "files" in out
     lines = lists.read_text().splitlines()
     assert lines and all('"filename":"other.warc' in line for line in lines)
