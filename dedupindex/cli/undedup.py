@@ -162,7 +162,10 @@ def _next(results: Sequence[Results], out: str) -> Iterator[str]:
     part = next((one.part for one in results), "")  # only one place has parts
     cut = f"/{part}".rstrip("/")
     address = f"{out.rstrip('/')}{cut}"
-    yield f"to compare them: bin/verify --against BEFORE{cut} {shlex.quote(address)} --records"
+    yield (
+        "to compare them (what bin/dedup did not copy is named as file-missing, status 8): "
+        f"bin/verify --against BEFORE{cut} {shlex.quote(address)} --records"
+    )
     below = cut if part.endswith("/") else cut.rpartition("/")[0]  # of one object, where it is
     places = [f"{one.store or os.path.abspath(one.directory)}{below}" for one in results]
     yield f"next: {index_step([address], places)}"

@@ -116,6 +116,7 @@ def test_undedup_names_damage_in_copied_files(
     output = capsys.readouterr()
     assert "a.warc.gz was copied with its damage: damaged-member at " in output.err
     assert f"bin/verify --against BEFORE {back} --records" in output.out
+    assert "what bin/dedup did not copy is named as file-missing" in output.out
     assert (back / "a.warc.gz").read_bytes() == data
 
 
