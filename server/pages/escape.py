@@ -24,7 +24,7 @@ from dedupindex.runtime.report_table import exact_percent, share_text
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
 _SHOWN = 400  # characters of one value
-_UNBROKEN = 12  # characters of a word that does not break
+_UNBROKEN = 14  # characters of a word that does not break: those of a launch, 20261121094155
 _PIECES = re.compile(r"(?<=[/?&=,_-])(?![/?&=,_-])|(?<=[^\W_])(?=\.\w)")
 _OPTIONS = re.compile(r"(?<!\S)(--?[A-Za-z][\w-]*)")
 _FIRST = {

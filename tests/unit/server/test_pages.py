@@ -1030,7 +1030,7 @@ def test_pages_escape_parameters(web: FlaskClient, text: str, name: str) -> None
     ("text", "shown"),
     [
         ("application/pdf", "application/<wbr>pdf"),
-        ("b" * 13, f'<span class="long">{"b" * 13}</span>'),
+        ("b" * 15, f'<span class="long">{"b" * 15}</span>'),
         ("www.a&b.example/<", "www<wbr>.a&amp;<wbr>b<wbr>.example/<wbr>&lt;"),
     ],
 )
@@ -1041,6 +1041,7 @@ def test_paths_break_within_long_words_only(text: str, shown: str) -> None:
 def test_names_break_if_they_are_long() -> None:
     assert escape.name("weekly-20261120 <b>") == "weekly-20261120 &lt;b&gt;"
     assert escape.name("weekly_of_the_library") == "weekly_<wbr>of_<wbr>the_<wbr>library"
+    assert escape.path("outage-20261130231808") == "outage-<wbr>20261130231808"  # not in the launch
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 10**15)), max_size=6))
