@@ -301,7 +301,7 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
 
 def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey) -> Iterator[str]:
     """Yield a line for each name that was not found, with what may be wrong with it."""
-    crawls, files, removed = set[str](), list[str](), dict[str, str]()
+    crawls, files, removed = set[str](), dict[str, bool](), dict[str, str]()
     purged = _purged_at(index, kind) if absent else {}
     for name in absent:
         hint = _hint(index, kind, name, found)
@@ -317,7 +317,7 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
             if any(file.startswith(below) for file in files):
                 near = [f"{name}/"]
             else:
-                stems = {_stem(file): file for file in files}
+                stems = {_stem(file): file for file, purged in files.items() if not purged}
                 near = [stems[stem] for stem in get_close_matches(_stem(name), stems)]
             hint = f" (did you mean {' or '.join(near)}?)" if near else ""
         yield f"not found: {name}{hint}"
@@ -329,11 +329,10 @@ def _purged_at(index: Path, kind: TargetKind) -> dict[str, str]:
     return {name: purge["time"] for purge in purges for name in purge["names"]}
 
 
-def _files(index: Path) -> list[str]:
-    """Return the names of some files of an index that have captures."""
+def _files(index: Path) -> dict[str, bool]:
+    """Return the names of some files of an index, and whether they were purged."""
     with closing(open_index(index)) as engine, engine.view() as view:
-        found = islice(view.containers(), _CONSIDERED)
-        return [one.name for one in found if not one.purged]
+        return {one.name: one.purged for one in islice(view.containers(), _CONSIDERED)}
 
 
 def _stem(name: str) -> str:
