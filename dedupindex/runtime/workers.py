@@ -113,9 +113,11 @@ def count_threads() -> int:
 def _start_processes(pool: ProcessPoolExecutor, count: int) -> Future[int]:
     """Start the processes without interruption, as a half-started pool cannot be shut down.
 
-    Each is started by a task that does nothing; returns the first.
+    Each is started by a task that does nothing; returns the first. If one is killed right away, the
+    pool ends the others with SIGTERM, and waits for them: none may miss it between its fork and
+    `_begin`, where Python would call the handler of this process, or none.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         return [pool.submit(int) for _ in range(count)][0]
     finally:
@@ -155,6 +157,7 @@ def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the parent does on it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # see `_start_processes`
     # If the parent is killed, this process would wait for tasks forever, and hold its locks.
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:

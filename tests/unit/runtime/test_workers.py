@@ -41,6 +41,21 @@ threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 """
 
 
+ENDED_EARLY = """
+import os, signal
+from dedupindex.errors import DedupError
+from dedupindex.runtime.workers import workers
+
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGTERM))
+signal.signal(signal.SIGTERM, signal.default_int_handler)  # as commands do
+try:
+    with workers(2) as pool:
+        print(pool.submit(int).result())
+except DedupError as error:
+    print(error)
+"""
+
+
 @pytest.fixture
 def thread() -> Iterator[None]:
     """A second thread of this process."""
@@ -199,6 +214,13 @@ def test_a_process_that_is_killed_at_the_end_keeps_no_other_waiting() -> None:
         workers._await_end(pool, processes)
     waker.join()
     assert {process.exitcode for process in processes} == {-signal.SIGKILL, -signal.SIGTERM}
+
+
+def test_a_process_that_is_ended_right_after_its_fork_ends() -> None:
+    """So a pool ends the others if one is killed; one that went on would wait for ever."""
+    line = [sys.executable, "-c", ENDED_EARLY]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.stderr) == (f"{workers._KILLED}\n", "")
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
