@@ -14,13 +14,7 @@ from dedupindex.capture import Capture
 from dedupindex.counts import OnProgress, silent
 from dedupindex.digest import Digest
 from dedupindex.digest_filter import PartInfo
-from dedupindex.errors import (
-    RESTORE_OR_BUILD,
-    Damaged,
-    DedupError,
-    IndexUnavailable,
-    StrategyUnavailable,
-)
+from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import (
     PLACES_KEPT,
     PURGES_KEPT,
@@ -355,13 +349,10 @@ class FileEngine(Engine):
                 try:
                     ledger.copy(self.index, self._copy_data(target), target)
                     break
-                except FileNotFoundError as gone:  # a load came between: copy the new state
-                    if gone.filename == missing:
-                        lost = f"{missing} is missing: {RESTORE_OR_BUILD}"
-                        raise IndexUnavailable(lost) from gone
-                    missing = gone.filename
+                except FileNotFoundError as error:  # a load came between: copy the new state
+                    missing = error.filename
             else:
-                raise IndexUnavailable(f"copying {self.index} failed: it changes all the time")
+                raise IndexUnavailable(f"copying {self.index} failed: {ledger.missing(missing)}")
         except OSError as error:
             raise IndexUnavailable(f"copying to {target} failed: {error}") from error
         sync_directory(target)

@@ -81,12 +81,17 @@ def read(path: Path, prefix: bytes = b"") -> Iterator[list[bytes]]:
     except (zlib.error, struct.error) as error:
         raise _damaged(path) from error
     except FileNotFoundError as error:
-        raise IndexUnavailable(
-            f"{path} is missing: if another process has just written to the index, ask again; "
-            f"else {RESTORE_OR_BUILD}"
-        ) from error
+        raise IndexUnavailable(missing(path)) from error
     except OSError as error:
         raise IndexUnavailable(f"{path} cannot be read: {error.strerror}") from error
+
+
+def missing(path: Path | str) -> str:
+    """Say that a file is missing, for those who read without a lock: it may be merged away."""
+    return (
+        f"{path} is missing: if another process has just written to the index, ask again; else "
+        f"{RESTORE_OR_BUILD}"
+    )
 
 
 def _chunks(path: Path, descriptor: int, prefix: bytes) -> list[tuple[int, int, int]]:

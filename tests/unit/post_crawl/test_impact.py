@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,14 @@ from dedupindex.crawls.crawl_captures import add, of_crawl
 from dedupindex.crawls.store import Store, Writing
 from dedupindex.crawls.stores import make_store
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
-from dedupindex.errors import BadInput, CrawlEnded, Damaged, HasDependents, UnknownCrawl
+from dedupindex.errors import (
+    BadInput,
+    CrawlEnded,
+    Damaged,
+    HasDependents,
+    IndexUnavailable,
+    UnknownCrawl,
+)
 from dedupindex.index import open_index
 from dedupindex.index.engines.lmdb.lmdb_engine import LmdbView
 from dedupindex.index.engines.whoosh.whoosh_engine import WhooshView
@@ -528,6 +536,23 @@ def test_damage_of_a_ledger_is_found(index: Path) -> None:
     ):  # fmt: skip
         said = typed(*words, status=6)[1]
         assert f"{path} is missing" in said and said.endswith(remedy), words
+
+
+def test_an_index_that_was_built_anew_during_a_copy_is_not_called_damaged(tmp_path: Path) -> None:
+    """Whoever copies has the old data file open, and the files of its ledger are merged away."""
+    source, index = tmp_path / "in", tmp_path / "index"
+    source.mkdir()
+    for name in ("a.warc.gz", "b.warc.gz"):
+        shutil.copy(ROOT / "tests/data/warc/example.warc.gz", source / name)
+    typed("index", "--all", source, index)
+    with closing(open_index(index)) as engine:
+        shutil.copy(ROOT / "tests/data/warc/warcfile.warc.gz", source / "b.warc.gz")
+        line = [sys.executable, "-m", "dedupindex", "index", "--replace", source, index]
+        subprocess.run(line, check=True, capture_output=True)
+        (tmp_path / "copy").mkdir()
+        with pytest.raises(IndexUnavailable, match="if another process has just written to the"):
+            engine.copy(tmp_path / "copy")
+    typed("index", "--copy", tmp_path / "later", index)
 
 
 def report(store: Store, name: str, *captures: Capture) -> None:
