@@ -77,6 +77,7 @@ def make_plan(
     plan = BuildPlan()
     inputs, known = [], list[Input]()  # `known` could be left unread
     moved = dict[str, str]()  # known ones -> their other crawl
+    defective = set[str]()  # known ones
     replaced = defaultdict[str, list[str]](list)  # by their crawl
     found_names = set[str]()
     for path in expanded.paths:
@@ -97,12 +98,16 @@ def make_plan(
             plan.known += 1
         else:
             known.append(found)
+            if before.damaged:
+                defective.add(found.name)
     _check_complete(done, found_names)
     _check_crawls(replaced, crawl, index)
     plan.dropped.update(chain.from_iterable(replaced.values()))
     drops = drops or bool(plan.dropped)
     plan.known += _pass_known(expanded, None if reread or drops else view)
-    inputs += _read_again(plan, known, moved, reread=reread, drops=drops)
+    again = _read_again(plan, known, moved, reread=reread, drops=drops)
+    inputs += again
+    plan.defective = len(defective.difference(item.name for item in again))  # named if read again
     plan.tasks = _divide(inputs, jobs)
     return plan
 
@@ -135,7 +140,6 @@ def _read_again(
 ) -> list[Input]:
     """Return the known containers that are read; note those that are moved or left out."""
     if reread:
-        plan.defective = 0  # they are named again
         plan.dropped.update(moved)
         plan.moved.update(moved.values())
         return known
@@ -252,7 +256,6 @@ def _known(
         plan.purged += 1
         return before
     if _is_unchanged(found, before):
-        plan.defective += before.damaged
         return before
     if not replace:
         raise ContainerChanged(

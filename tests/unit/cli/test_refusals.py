@@ -537,3 +537,6 @@ def test_known_files_with_defects_are_counted(tmp_path: Path) -> None:
         assert "of these read with defects: 1; --reread names them\n" in out
     out, said = typed("index", "--reread", source, index, status=7)
     assert "with defects" not in out and f"warning: {source}/cut.warc.gz at " in said
+    shutil.copy(ROOT / "tests/data/warc/warcfile.warc.gz", source / "whole.warc.gz")
+    out, said = typed("index", "--replace", source, index, status=7)  # reads the others, too
+    assert "with defects" not in out and f"warning: {source}/cut.warc.gz at " in said
