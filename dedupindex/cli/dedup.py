@@ -39,6 +39,7 @@ from dedupindex.cli.result_lists import (
     index_steps,
     names_below,
     reread_step,
+    restore_step,
     write_cdxj,
     write_offsets,
 )
@@ -477,10 +478,8 @@ def _next(report: DedupReport, out: Path | str | None, spark: str) -> list[str]:
     """Return the commands that verify a run once more and undo it."""
     if report.dry_run or out is None:
         return [as_called(with_dictionaries(line)) for line in _undo(report)]
-    result = shlex.quote(str(out))
-    state = f" --state {shlex.quote(str(report.state))}" if report.state else ""
-    undo = f"restore the records: bin/undedup {result}{state} --out OTHER"
-    lines = [*_verify(report, str(out), spark), *([undo] if report.revisits else [])]
+    undo = [restore_step(str(out), report.state)] if report.revisits else []
+    lines = [*_verify(report, str(out), spark), *undo]
     return [as_called(printable(with_dictionaries(line))) for line in lines]
 
 

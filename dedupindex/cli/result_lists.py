@@ -79,6 +79,12 @@ def absolute(place: str) -> str:
     return place if is_remote(place) else os.path.abspath(place)
 
 
+def restore_step(results: str, state: Path | None) -> str:
+    """Return what restores the records of results, in another place."""
+    more = f" --state {shlex.quote(str(state))}" if state else ""
+    return f"restore the records: bin/undedup {shlex.quote(results)}{more} --out OTHER"
+
+
 def reread_step(files: str) -> str:
     """Return what an index needs whose files were replaced in place, or restored."""
     command = with_dictionaries(f"bin/index --replace {files} INDEX")

@@ -31,6 +31,7 @@ from dedupindex.cli.result_lists import (
     index_steps,
     names_below,
     reread_step,
+    restore_step,
     write_cdxj,
     write_offsets,
 )
@@ -180,16 +181,14 @@ def _proof_steps(
     """Return the lines that say how results elsewhere are verified, and the records restored."""
     if out is None:
         return []
-    result = shlex.quote(redacted(absolute(str(out))))
-    more = f" --state {shlex.quote(str(state))}" if state else ""
-    lines = [f"restore the records: bin/undedup {result}{more} --out OTHER"]
+    results, lines = redacted(absolute(str(out))), list[str]()
     if len(tops) == 1 and not host:  # else originals, or sources, are in further places
-        source = shlex.quote(redacted(tops[0]))
-        lines.insert(
-            0,
+        places = shlex.join([redacted(tops[0]), results])
+        lines.append(
             "each revisit was read back with its original; to compare all once more: "
-            f"bin/verify --against {source} {result} (it names files that the manifest left out)",
+            f"bin/verify --against {places} (it names files that the manifest left out)"
         )
+    lines.append(restore_step(results, state))
     return [with_dictionaries(printable(line)) for line in lines]
 
 
