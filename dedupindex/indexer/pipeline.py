@@ -186,7 +186,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         removed,
         {name: reasons for staged in done for name, reasons in staged.nothing_taken.items()},
         plan.moved,
-        plan.defective,
+        len(plan.defective),
     )
 
 

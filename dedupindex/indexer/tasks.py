@@ -48,7 +48,8 @@ class BuildPlan:
     tasks: list[list[Input]] = field(default_factory=list)
     known: int = 0  # unchanged containers
     purged: int = 0  # containers whose captures were purged
-    defective: int = 0  # unchanged containers of which something was left out when they were read
+    # Unchanged containers of which something was left out when they were read.
+    defective: set[str] = field(default_factory=set)
     elsewhere: Counter[str] = field(default_factory=Counter)  # unchanged ones of other crawls
     moved: Counter[str] = field(default_factory=Counter)  # read again, by the crawl they leave
     reported: dict[str, list[str]] = field(default_factory=dict)  # see `Built.reported`
@@ -77,7 +78,6 @@ def make_plan(
     plan = BuildPlan()
     inputs, known = [], list[Input]()  # `known` could be left unread
     moved = dict[str, str]()  # known ones -> their other crawl
-    defective = set[str]()  # known ones
     replaced = defaultdict[str, list[str]](list)  # by their crawl
     found_names = set[str]()
     for path in expanded.paths:
@@ -98,16 +98,12 @@ def make_plan(
             plan.known += 1
         else:
             known.append(found)
-            if before.damaged:
-                defective.add(found.name)
     _check_complete(done, found_names)
     _check_crawls(replaced, crawl, index)
     plan.dropped.update(chain.from_iterable(replaced.values()))
     drops = drops or bool(plan.dropped)
     plan.known += _pass_known(expanded, None if reread or drops else view)
-    again = _read_again(plan, known, moved, reread=reread, drops=drops)
-    inputs += again
-    plan.defective = len(defective.difference(item.name for item in again))  # named if read again
+    inputs += _read_again(plan, known, moved, reread=reread, drops=drops)
     plan.tasks = _divide(inputs, jobs)
     return plan
 
@@ -140,12 +136,14 @@ def _read_again(
 ) -> list[Input]:
     """Return the known containers that are read; note those that are moved or left out."""
     if reread:
+        plan.defective.clear()  # these are named again, as below
         plan.dropped.update(moved)
         plan.moved.update(moved.values())
         return known
     again = []
     if drops:  # captures that lost to removed ones must be read again
         again = [item for item in known if item.name not in moved]
+        plan.defective.difference_update(item.name for item in again)
     plan.known += len(known) - len(again)
     plan.elsewhere.update(moved.values())
     return again
@@ -256,6 +254,8 @@ def _known(
         plan.purged += 1
         return before
     if _is_unchanged(found, before):
+        if before.damaged:
+            plan.defective.add(name)
         return before
     if not replace:
         raise ContainerChanged(
