@@ -34,7 +34,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError, as_called
 from dedupindex.index import open_index
 from dedupindex.index.format.file_names import last_name
-from dedupindex.post_crawl.purge.impact import Amount, Item
+from dedupindex.post_crawl.purge.impact import LABELS, Amount, Item
 from dedupindex.post_crawl.purge.remove import (
     PurgeSurvey,
     fingerprint,
@@ -179,7 +179,7 @@ def _purge_as_text(purge: dict[str, Any]) -> str:
     names = ", ".join(purge["names"])
     if more := purge["of"] - len(purge["names"]):
         names += f" and {more:,} more"
-    counts = [f"{purge[name]:,} {name}" for name in ("originals", "copies", "revisits", "unmerged")]
+    counts = [f"{purge[name]:,} {label}" for name, label in LABELS.items()]
     forced = ""
     if purge["forced"]:
         forced = f"; --force: {purge['dependents']:,} revisits depended on them"
@@ -271,12 +271,12 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     yield _line("  same URL", impact.left["same_url"], "of them have another copy of their URL")
     yield _line("  other URL", impact.left["other_url"], "are stored under other URLs only")
     yield _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
-    yield _line("copies", impact.copies, f"not used as originals; they {verb}, too")
-    yield _line("revisits", impact.revisits, f"are captures of what was named, too; they {verb}")
+    yield _line(LABELS["copies"], impact.copies, f"store these payloads, too; they {verb}")
+    yield _line(LABELS["revisits"], impact.revisits, f"of what was named; they {verb}")
     for crawl in found.open_crawls:
         yield f"crawl {printable(crawl)} is open: it {'was' if purged else 'would be'} ended"
     if found.live:
-        yield f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}"
+        yield f"{'of crawls':<15}{found.live:>11,}  captures not merged yet {verb}"
     yield _line(
         "dependents", impact.dependents, "are revisits of other captures that depend on these"
     )
@@ -297,6 +297,7 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
             "only captures in the index are counted, and revisits, also of payloads that it "
             "refuses; not the requests, resources and refused responses of a file"
         )
+        yield "a capture that two files have is two records; bin/list and --stats count it once"
 
 
 def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey) -> Iterator[str]:
@@ -361,7 +362,7 @@ def _hint(index: Path, kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
 
 
 def _line(title: str, what: Amount, about: str) -> str:
-    return f"{title:<14}{what.captures:>12,}  {_size(what):>12}  {about}"
+    return f"{title:<15}{what.captures:>11,}  {_size(what):>12}  {about}"
 
 
 def _size(what: Amount) -> str:

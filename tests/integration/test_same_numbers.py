@@ -22,7 +22,7 @@ from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
 from tests.support.commands import typed
-from tests.support.verifying import page, write
+from tests.support.verifying import HOST, copy_of, page, write
 
 HERE = {"Origin": "http://localhost"}
 HOSTILE = "<script>alert(1)</script>"
@@ -185,6 +185,31 @@ def test_a_crawl_that_asked_has_the_numbers_of_its_files(
     assert counted["sizes"] == {"stated": 7, "of_original": 10, "unknown": 0}
 
 
+def test_a_capture_that_two_files_have_is_counted_alike(tmp_path: Path) -> None:
+    """Where captures are counted it is one; where records go, the labels are others."""
+    url = HOST + b"1"
+    write(tmp_path / "a.warc.gz", [page(1), copy_of(2, 1, Target_URI=url)])
+    shutil.copy(tmp_path / "a.warc.gz", tmp_path / "b.warc.gz")
+    index = tmp_path / "index"
+    typed("index", "--all", tmp_path / "a.warc.gz", tmp_path / "b.warc.gz", index)
+    stats = json.loads(typed("index", "--stats", index, "--json")[0])["total"]
+    assert (stats["captures"], stats["duplicates"], stats["revisits"]) == (1, 0, 1)
+    [capture] = map(json.loads, typed("list", index, "--json")[0].splitlines())
+    client, _ = serving(index, tmp_path)
+    asked = {"digest": capture["digest"]}, {"kind": "url", "name": url.decode()}
+    drawn, impact = (
+        cards_in(client.get(f"/pages/{name}", query_string=query).text)
+        for name, query in zip(("capture", "impact"), asked, strict=True)
+    )
+    assert (drawn["Originals"], drawn["Copies"], drawn["Revisits"]) == ("1", "0", "1")
+    records = {"Originals": "1", "Other records": "1", "Revisit records": "2"}
+    assert impact.items() >= records.items() and not impact.keys() & {"Copies", "Revisits"}
+    lines = typed("impact", index, "--url", url.decode())[0]
+    for label, count in records.items():
+        assert re.search(rf"^{label.lower()} +{count} ", lines, re.MULTILINE)
+    assert "a capture that two files have is two records" in lines
+
+
 def test_the_size_on_disk_is_that_of_the_files(harvest: dict[str, Path], tmp_path: Path) -> None:
     size = json.loads(typed("index", "--stats", harvest["index"], "--json")[0])["bytes"]
     files = [path for path in harvest["index"].rglob("*") if path.is_file()]
@@ -208,3 +233,9 @@ def table_in(html: str, title: str) -> list[list[str]]:
     rows = re.findall(r"<tr>(.*?)</tr>", found[1], re.DOTALL)
     cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
     return [[unescape(re.sub("<[^>]*>", "", cell)).strip() for cell in row] for row in cells]
+
+
+def cards_in(html: str) -> dict[str, str]:
+    """Return the numbers at the top of a page by their titles."""
+    found = re.findall(r"<div><dt>(.*?)</dt><dd>(.*?)</dd>", html, re.DOTALL)
+    return {re.sub("<[^>]*>", "", title).strip(): number.strip() for title, number in found}

@@ -14,6 +14,13 @@ from dedupindex.runtime.bounded_counter import Sums
 
 SAME_URL, OTHER_URL, NOWHERE_ELSE = "same_url", "other_url", "nowhere"
 
+# What the counts of a purge are called. These are records, as each goes by itself: one that two
+# files have counts twice, unlike a capture in the content of an index.
+LABELS = {
+    "originals": "originals", "copies": "other records", "revisits": "revisit records",
+    "unmerged": "unmerged",
+}  # fmt: skip
+
 
 @dataclass
 class Amount:
@@ -44,7 +51,9 @@ class Amount:
 @dataclass
 class Impact:
     originals: Amount = field(default_factory=Amount)  # that would be removed and answer now
-    copies: Amount = field(default_factory=Amount)  # that would be removed and answer nothing
+    copies: Amount = field(
+        default_factory=Amount
+    )  # records that would be removed and answer nothing
     left: dict[str, Amount] = field(
         default_factory=lambda: {name: Amount() for name in (SAME_URL, OTHER_URL, NOWHERE_ELSE)}
     )  # the originals, by where their payload would still be stored

@@ -414,7 +414,7 @@ def test_captures_of_a_url_that_are_revisits_are_counted_and_listed(index: Path)
         "/copy/later-5.warc.gz"
     }
     text = run("purge", index, "--url", A.decode(), "--force").decode()
-    assert "revisits                 5" in text and "unchanged" not in text
+    assert "revisit records          5" in text and "unchanged" not in text
     run("impact", index, "--url", A.decode(), status=10)
 
 

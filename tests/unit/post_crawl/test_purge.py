@@ -409,11 +409,12 @@ def test_an_index_remembers_what_was_purged(on: On, tmp_path: Path, engine: str)
         assert second["names"][3] == f"{sha1(3)} {URLS[2].decode()}" and second["originals"] == 1
         one, other = typed("purge", index, "--history")[0].splitlines()
         assert one.endswith(
-            f"url {url}: 1 original, 0 copies, 0 revisits, 0 unmerged; --force: 1 revisit depended "
-            "on them"
+            f"url {url}: 1 original, 0 other records, 0 revisit records, 0 unmerged; "
+            "--force: 1 revisit depended on them"
         )
         assert other.endswith(
-            f"{second['names'][-1]} and 10 more: 1 original, 0 copies, 0 revisits, 0 unmerged"
+            f"{second['names'][-1]} and 10 more: 1 original, 0 other records, 0 revisit records, "
+            "0 unmerged"
         )
         said = typed("purge", index, "--history", "--url", url, "--list", status=2)[1]
         assert "--history takes no --url" in said

@@ -655,13 +655,13 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     load(index, [again._replace(container="/copy/<i>.warc.gz")])
     web = served(index)
     copied = page(web.get(f"/pages/impact?kind=url&name={quote(again.url)}")).text
-    assert copied.count("Removed: a copy") == 1 and "/copy/<i>.warc.gz" in copied
+    assert copied.count("Removed: another record") == 1 and "/copy/<i>.warc.gz" in copied
     shown = page(web.get("/pages/impact?kind=container&name=/w/a.warc.gz")).text
     assert "that would be removed: 1; revisits that depend on them: 1" in shown
     assert (
         "Removed: its payload stays, under another URL" in shown and "http://x.example/<b>" in shown
     )
-    assert "their payload nowhere:" not in shown and "Removed: a copy" not in shown
+    assert "their payload nowhere:" not in shown and "Removed: another record" not in shown
     assert "<summary>Each of them" in web.get("/pages/impact?kind=prefix&name=http").text
     meant = page(web.get("/pages/impact?kind=url&name=x.example/b")).text
     assert "x.example/b has no scheme: did you mean http://x.example/b?" in meant
@@ -1164,7 +1164,7 @@ def test_the_result_of_a_purge_counts_all_that_was_shown(tmp_path: Path) -> None
     load(index, [one, capture(1, url, 2)], [revisit_of(one, url, 3)])
     web, fields = purge_form(index)
     removed = page(web.post("/pages/purge", data=fields, headers=HERE)).text
-    assert "originals 1, copies 1, captures that are revisits 1, captures of crawls" in removed
+    assert "originals 1, other records 1, revisit records 1, captures of crawls" in removed
 
 
 def test_the_impact_page_shows_who_loses_the_last_copy(tmp_path: Path) -> None:
