@@ -23,6 +23,7 @@ from dedupindex import __version__
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
 from dedupindex.cli.options import SingleOption, wants_json
+from dedupindex.cli.usage_remedies import bad_value, unexpected, with_remedy
 from dedupindex.errors import (
     STDOUT,
     BadInput,
@@ -182,20 +183,24 @@ class Command(click.Command):
             if word := _with_one_dash(words, _options_of(self)):
                 text = f"no such option: {word}; did you mean -{word}?"
                 raise click.UsageError(text, ctx) from None
-            raise
-        except click.BadOptionUsage as error:  # of the parser, which does not know the command
-            error.ctx = error.ctx or ctx
-            raise
+            raise with_remedy(error, ctx, self._example()) from None
+        except (click.BadOptionUsage, click.MissingParameter) as error:
+            raise with_remedy(error, ctx, self._example()) from None
         except click.BadParameter as error:
-            wrong = error.param
+            wrong, remedied = error.param, bad_value(error, ctx)
             if not isinstance(wrong, click.Option):
-                raise
+                raise remedied from None
             source = ctx.get_parameter_source(wrong.name or "")
             if source is ParameterSource.DEFAULT_MAP:
                 raise BadInput(f"{_place(ctx, wrong)}: {error.message}") from error
             if source is ParameterSource.ENVIRONMENT:
-                error.param_hint = f"{wrong.envvar} (environment)"
-            raise
+                remedied.param_hint = f"{wrong.envvar} (environment)"
+            raise remedied from None
+
+    def _example(self) -> str:
+        """Return the first of the examples, without what is said of it."""
+        lines = self.examples.replace("\\\n", "").strip().splitlines()
+        return " ".join(re.split(r"  #| > ", lines[0])[0].split()) if lines else ""
 
     def invoke(self, ctx: click.Context) -> Any:
         if "--jobs" in _options_of(self):  # then it reads files, and needs room
@@ -286,7 +291,7 @@ def _unexpected(ctx: click.Context, command: click.Command, rest: Sequence[str])
     ):
         return wrong
     option = _option_for(command, other)
-    return f"unexpected argument {other}" + (f"; did you mean {option} {other}?" if option else "")
+    return unexpected(other, option, ctx)
 
 
 def _exchanged(ctx: click.Context, command: click.Command) -> str:

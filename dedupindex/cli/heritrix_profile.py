@@ -452,9 +452,11 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("heritrix", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("job", type=click.Path(file_okay=False, path_type=Path))
-@option("--server", default="http://127.0.0.1:8484", help="Where bin/serve answers.")
+@option("--server", metavar="URL", default="http://127.0.0.1:8484", help="Where bin/serve answers.")
 @option("--token", default="", metavar="TOKEN", help="Token of bin/token, if the index has tokens.")
-@option("--seed", "seeds", multiple=True, required=True, help="Seed URL; repeatable.")
+@option(
+    "--seed", "seeds", multiple=True, required=True, metavar="URL", help="Seed URL; repeatable."
+)
 @option(
     "--contact", required=True, metavar="URL", help="Page that tells webmasters who crawls them."
 )

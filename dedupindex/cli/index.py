@@ -173,7 +173,7 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
     globs may be addresses: s3://, https:// and the like (docs/batch.md). INDEX is a directory, or
     the cassandra:// address of a cluster.
     """
-    missing = "Missing argument 'INDEX'."
+    missing = ""
     if not any(options[name] for name in (*_ACTIONS, "empty")):
         missing = "Missing arguments 'SOURCE...' and 'INDEX', as in bin/index ~/warcs my-index"
     sources, where = sources_and_index(sources, index, options, missing)

@@ -19,6 +19,7 @@ import click
 
 from dedupindex.cli.common import AS_INDEX, TYPED, check_no_address, setting_source, wrong_order
 from dedupindex.cli.options import option
+from dedupindex.cli.usage_remedies import MISSING_INDEX
 from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, home_of, refer_to
 from dedupindex.index.address import SCHEME, Address, is_cluster, shown
@@ -71,7 +72,7 @@ def index_or_engine(index: Path | None, engine: str) -> Path:
     """
     if index is None:
         if not is_cluster(engine):
-            raise click.UsageError("Missing argument 'INDEX'.")
+            raise click.UsageError(MISSING_INDEX)
         return _home_of_index(engine)
     if engine:
         if is_cluster(engine) and not (index / FILE).exists() and index.is_dir():
@@ -106,7 +107,7 @@ def sources_and_index(
 ) -> tuple[tuple[str, ...], Path]:
     """Return the sources and the directory of the index; sets ``options["engine"]`` to its address.
 
-    Raises `UsageError` with the message `missing` if there is no index.
+    Raises `UsageError` with the message `missing`, or that INDEX is, if there is no index.
 
     If the engine is an address, INDEX may be left out, and the last argument may be a source.
     """
@@ -132,7 +133,7 @@ def sources_and_index(
                     with suppress(OSError):  # it is not empty: the cluster has an index
                         index.rmdir()
     if index is None:
-        raise click.UsageError(missing)
+        raise click.UsageError(missing or MISSING_INDEX)
     check_no_address(index)
     return sources, index
 

@@ -28,6 +28,8 @@ _DICTIONARIES = "dedupindex.zstd_dictionary"  # likewise: the paths of --zstd-di
 class Number(click.IntRange):
     """A whole number of at least `min`, and at most `max` unless that is None."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         _check_number(self, int, value, param, ctx)
         return super().convert(value, param, ctx)
@@ -35,6 +37,8 @@ class Number(click.IntRange):
 
 class RealNumber(click.FloatRange):
     """A number with decimals, likewise."""
+
+    name = "number"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -127,6 +131,12 @@ def option(*names: str, setting: bool = True, **details: Any) -> Callable[[_Comm
 
     With `setting` False it is for the command line only, not for settings files.
     """
+    is_text = "type" not in details and isinstance(details.get("default", ""), str | None)
+    if is_text and not details.get("is_flag") and not details.get("count"):
+        long = max((name for name in names if name.startswith("-")), key=len)
+        is_size = details.get("callback") in (parse_size, _check_memory)
+        name = "SIZE" if is_size else long.removeprefix("--").upper().replace("-", "_")
+        details.setdefault("metavar", name)
     details.setdefault("show_default", details.get("default") not in (None, "", ()))
     if not details.get("multiple") and not details.get("is_flag") and not details.get("count"):
         details.setdefault("cls", SingleOption)
