@@ -60,7 +60,13 @@ def _as_called(text: str) -> str:
 def step(text: str) -> None:
     """Print the heading of a step."""
     text = _as_called(text)
-    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
+    print(f"\n\033[1m{text}\033[0m" if _takes_bold() else f"\n{text}", flush=True)
+
+
+def _takes_bold() -> bool:
+    """Return whether stdout is a terminal that shows bold text, and the user wants any."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
+    return sys.stdout.isatty() and not plain
 
 
 def product(*words: object, **env: str) -> str:
