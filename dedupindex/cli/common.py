@@ -35,7 +35,7 @@ from dedupindex.errors import (
 )
 from dedupindex.runtime import html_page
 from dedupindex.runtime.files import atomic_file
-from dedupindex.runtime.tables import json_bytes, printable
+from dedupindex.runtime.tables import UNKNOWN, amount, json_bytes, printable
 
 _FILE = "dedupindex.settings"  # key of a context: its settings file
 _LINES_SHOWN = 10  # bad lines of a file that are printed; the rest are counted
@@ -527,11 +527,15 @@ def work_done() -> Iterator[None]:
 
 
 def count_lines(
-    label: str, counts: Mapping[str, int], meanings: Mapping[str, str] | None = None
-) -> Iterator[str]:
-    """Yield a line for each count, sorted by name, with what the name means."""
+    label: str, counts: Mapping[str, int], meanings: Mapping[str, str] | None = None,
+    sizes: Mapping[str, int] | None = None,
+) -> Iterator[str]:  # fmt: skip
+    """Yield a line for each count, sorted by name, with its bytes and what the name means."""
     for name, count in sorted(counts.items()):
         meaning = (meanings or {}).get(name, "")
+        if sizes is not None:
+            size = amount(sizes[name]) if name in sizes else UNKNOWN
+            meaning = f"{size:>10}  {meaning}"
         yield f"  {label + name:<28}{count:>12,}  {meaning}".rstrip()
 
 

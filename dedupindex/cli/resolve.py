@@ -121,7 +121,7 @@ def _text_of(found: Resolved) -> Iterator[str]:
     if totals.unread_originals:
         count = f"{totals.unread_originals:,}"
         yield f"  lines that may stay as their originals cannot be read, or have changed: {count}"
-    yield from count_lines("not in plan: ", totals.kept)
+    yield from count_lines("not in plan: ", totals.kept, sizes=totals.kept_bytes)
     if totals.collisions:
         collisions = f"{totals.collisions:,} digests of {totals.collided:,} payloads"
         yield singular(f"  collisions: {collisions}")

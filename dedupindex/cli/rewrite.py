@@ -310,9 +310,11 @@ class _RewriteReport:
     def finish(self) -> None:
         """Count the records of the plan that are in files which were left alone."""
         found = self.found
-        found.records = self.job.plan.copies_of(self.job.urls.host).copies
+        planned = self.job.plan.copies_of(self.job.urls.host)
+        found.records = planned.copies
         if self.left and (rest := found.records - found.revisits - found.refused.total()):
-            found.refused[FILE_LEFT] = rest
+            counted = found.removed + found.refused_bytes.total()
+            found.refuse(FILE_LEFT, planned.stored - counted, rest)
 
     def as_json(self) -> dict[str, Any]:
         absent = [file._asdict() for file in self.absent]
@@ -339,7 +341,7 @@ class _RewriteReport:
         if kept:
             yield f"{EARLIER}: {earlier_results_text(kept)}"
             yield from file_lines([f"kept: {one.file}" for one in kept], len(kept))
-        yield from count_lines("not rewritten: ", found.refused, WORDS)
+        yield from count_lines("not rewritten: ", found.refused, WORDS, found.refused_bytes)
 
 
 def _rewrite(

@@ -329,9 +329,7 @@ class _DedupRun:
             report.leave(path, message, offset)
         plan = self._plan()
         report.add_manifest(open_manifest(self._work.manifest))
-        report.unique, report.originals = plan.totals.unique, plan.totals.originals
-        report.refused.update(plan.totals.kept)
-        report.unread_originals = plan.totals.unread_originals
+        report.add_plan(plan.totals)
         reserved = 0
         if (out := options.out) is not None:
             copied = (file for file in self._found.others if not is_unfinished(file.name))

@@ -15,6 +15,7 @@ from dedupindex.errors import as_called
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.manifest.record_lines import REVISIT_TARGET
+from dedupindex.post_crawl.plan.plan_file import Totals
 from dedupindex.post_crawl.reasons import in_words
 from dedupindex.post_crawl.rewrite.protection import protecting_directory
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile, earlier_results_text
@@ -76,6 +77,7 @@ REFUSED = Table(
         ReportColumn("reason", "reason", Unit.TEXT),
         ReportColumn("captures", "captures"),
         ReportColumn("captures_percent", "captures, %", Unit.PERCENT),
+        ReportColumn("bytes", "in files", Unit.BYTES),
         ReportColumn("option", "what could change it", Unit.TEXT),
     ),
     order="captures",
@@ -117,14 +119,18 @@ def unique_text(report: DedupReport) -> str:
 
 
 def refused_rows(
-    refused: Mapping[str, int], captures: int, min_gain: int = 1
+    refused: Mapping[str, int], stored: Mapping[str, int], captures: int, min_gain: int = 1
 ) -> list[dict[str, Any]]:
-    """Return the rows of `REFUSED`, those of most captures first, from their numbers by reason."""
+    """Return the rows of `REFUSED`, those of most captures first, from their numbers by reason.
+
+    `stored` has the bytes that they take in their files, as far as these are known.
+    """
     return [
         {
             "reason": in_words(reason),
             "captures": count,
             "captures_percent": exact_percent(count, captures),
+            "bytes": stored.get(reason),
             "option": "" if (reason, min_gain) == _LEAST else _OPTIONS.get(reason, ""),
         }
         for reason, count in sorted(refused.items(), key=lambda one: (-one[1], one[0]))
@@ -226,6 +232,8 @@ class DedupReport:
     earlier_undoable: bool = False  # and earlier ones than this run
     min_gain: int = 1  # bytes that a revisit had to save
     refused: Counter[str] = field(default_factory=Counter)  # have an equal but stay, by reason
+    refused_bytes: Counter[str] = field(default_factory=Counter)  # that these take in their files
+    planned_left: int = 0  # bytes of planned copies that have not become revisits, nor are refused
     hosts: list[HostNumbers] = field(default_factory=list)  # the first, and all others as one
     all_hosts: Path | None = None  # a line of JSON for each; there may be millions
     left: list[Problem] = field(default_factory=list)  # files left alone, and damage in files
@@ -320,6 +328,12 @@ class DedupReport:
             for path, offset, message in entry.located_problems():
                 self.leave(path, message, offset)
 
+    def add_plan(self, totals: Totals) -> None:
+        self.unique, self.originals = totals.unique, totals.originals
+        self.refused.update(totals.kept)
+        self.refused_bytes.update(totals.kept_bytes)
+        self.planned_left, self.unread_originals = totals.stored, totals.unread_originals
+
     def add_file(self, outcome: RewriteOutcome) -> None:
         self.files += outcome.files
         self.revisits += outcome.revisits
@@ -328,6 +342,8 @@ class DedupReport:
         self.journal += outcome.journal
         self.removable += outcome.removed if self.in_place else 0
         self.refused.update(outcome.refused)
+        self.refused_bytes.update(outcome.refused_bytes)
+        self.planned_left -= outcome.removed + outcome.refused_bytes.total()
         self.outside.update(outcome.outside)
         self.protects = self.protects and not (self.in_place and is_remote(outcome.path))
         self.zstd_originals.update(outcome.zstd_originals)
@@ -403,10 +419,11 @@ class DedupReport:
         counted = self.unique + self.originals + self.revisits + self.refused.total()
         if counted < self.captures:
             self.refused[FILE_LEFT] = self.captures - counted
+            self.refused_bytes[FILE_LEFT] = self.planned_left
 
     def refused_rows(self) -> list[dict[str, Any]]:
         """Return the rows of `REFUSED`."""
-        return refused_rows(self.refused, self.captures, self.min_gain)
+        return refused_rows(self.refused, self.refused_bytes, self.captures, self.min_gain)
 
     @property
     def bytes_saved(self) -> int:
@@ -540,6 +557,7 @@ class DedupReport:
             "bytes_saved_net": self.bytes_saved_net,
             "bytes_saved_committed": self.bytes_saved_committed,
             "refused": dict(sorted(self.refused.items())),
+            "refused_bytes": dict(sorted(self.refused_bytes.items())),
             "problems": [problem.as_json() for problem in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],
             "not_listed": sorted(self.unlisted),

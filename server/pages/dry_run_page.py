@@ -109,7 +109,9 @@ def _tables(found: dict[str, Any]) -> dict[str, Any]:
 
     refused = [
         {**row, "reason": as_named(row["reason"]), "option": as_named(row["option"])}
-        for row in dedup_report.refused_rows(found["refused"], found["captures"])
+        for row in dedup_report.refused_rows(
+            found["refused"], found["refused_bytes"], found["captures"]
+        )
     ]
     hosts = [
         dedup_report.HostNumbers(

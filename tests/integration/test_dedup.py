@@ -84,6 +84,7 @@ def kept_below(folder: Path) -> int:
 
 def check(report: dict[str, Any]) -> None:
     refused = sum(report["refused"].values())
+    assert report["refused_bytes"].keys() <= report["refused"].keys()
     known = report["unique"] + report["originals"] + report["revisits"] + refused
     assert report["captures"] == known == sum(host["captures"] for host in report["hosts"])
     assert report["revisits"] == sum(host["revisits"] for host in report["hosts"])

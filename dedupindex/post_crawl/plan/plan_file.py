@@ -130,6 +130,7 @@ class Totals:
     originals: int = 0  # that have copies in the plan
     copies: int = 0
     kept: Counter[str] = field(default_factory=Counter)  # duplicates that stay whole, by reason
+    kept_bytes: Counter[str] = field(default_factory=Counter)  # that these take in their files
     outside: int = 0  # copies whose original is known from the index only
     unread_originals: int = 0  # lines that stay, as files of the index are gone or changed
     stored: int = 0  # bytes of the copies in their files
@@ -161,7 +162,9 @@ class Plan:
         self._loaded: tuple[dict[int, list[Planned]], dict[int, list[int]]] | None = None
         for fields in about:
             totals = fields["totals"]
-            counters = {name: Counter(totals[name]) for name in ("kept", "compared")}
+            # Plans of earlier versions do not have the bytes.
+            names = ("kept", "kept_bytes", "compared")
+            counters = {name: Counter(totals.get(name, {})) for name in names}
             self.totals.add(Totals(**{**totals, **counters}))
         self._containers: dict[int, ManifestContainer] = {}
         self._outside: dict[int, ManifestContainer] = {}
@@ -506,8 +509,14 @@ def _totals(database: Database, inputs: ManifestInputs) -> Totals:
     totals = Totals(number(database, f"SELECT count(*) FROM part WHERE {ours}"))
     query = f"SELECT outcome, count(*) FROM outcomes WHERE {ours} GROUP BY outcome"
     kept = Counter(dict(fetch_rows(database, query)))
+    query = f"""
+        SELECT outcome, sum(stored) FROM outcomes JOIN (
+          SELECT place, stored FROM lines WHERE stored > 0) USING (place)
+        WHERE {ours} GROUP BY outcome"""  # records of one member share a place, and have no size
+    stored = Counter({outcome: int(size) for outcome, size in fetch_rows(database, query)})
     totals.unique = totals.lines - kept.total()
     originals, copies = kept.pop("original", 0), kept.pop("copy", 0)
+    of_originals, of_copies = stored.pop("original", 0), stored.pop("copy", 0)
     query = f"""
         SELECT count(*), count(*) FILTER (outside), sum(stored),
           count(DISTINCT hash(original_container, original_offset)) FILTER (NOT outside)
@@ -516,7 +525,14 @@ def _totals(database: Database, inputs: ManifestInputs) -> Totals:
     totals.copies, totals.outside, totals.stored, totals.originals = (int(n or 0) for n in row)
     kept["unused-original"] = originals - totals.originals
     kept["hash-collision"] = copies - totals.copies
-    totals.kept, totals.unread_originals = +kept, inputs.unread_originals
+    query = f"""
+        SELECT sum(original_stored) FROM (
+          SELECT DISTINCT original_container, original_offset, original_stored FROM planned
+          WHERE original_container <= {len(inputs.containers)})"""
+    stored["unused-original"] = of_originals - number(database, query)
+    stored["hash-collision"] = of_copies - totals.stored
+    totals.kept, totals.kept_bytes = +kept, +stored
+    totals.unread_originals = inputs.unread_originals
     query = """
         SELECT count(*) FILTER (NOT reframed), count(*) FILTER (reframed),
           (SELECT count(*) FROM extensions

@@ -160,7 +160,7 @@ def _correction(job: RewriteJob, number: int, outcome: RewriteOutcome) -> Rewrit
     try:
         if not job.dry:
             _copy_whole(job, job.plan.container(number))
-        correction.refused = Counter({"original-left-alone": outcome.revisits})
+        correction.refuse("original-left-alone", outcome.removed, outcome.revisits)
     except Untouched as untouched:
         correction.state = "left_alone"
         correction.problem = f"originals of its copies were left alone, and then: {untouched}"

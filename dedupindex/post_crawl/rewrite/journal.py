@@ -181,13 +181,16 @@ class Journal:
         kept = (path.stat().st_size for path in (self.lines, self.dropped) if path.exists())
         return sum(kept) + protections(self.entries()) * ENTRY_BYTES
 
-    def refused(self) -> Counter[str]:
-        """Return the records of the plan that stayed, by reason; none in an older journal."""
+    def refused(self) -> tuple[Counter[str], Counter[str]]:
+        """Return the records of the plan that stayed, by reason, and their bytes in the file.
+
+        There are none in an older journal.
+        """
         with open(self.lines, "rb") as lines:
             for line in deque(lines, 2):
-                if (fields := json.loads(line)).keys() == {"refused"}:
-                    return Counter(fields["refused"])
-        return Counter()
+                if "refused" in (fields := json.loads(line)):
+                    return Counter(fields["refused"]), Counter(fields.get("refused_bytes", {}))
+        return Counter(), Counter()
 
 
 def adopt(directory: Path, name: str, made: Path) -> None:
@@ -231,9 +234,12 @@ class JournalSize:
             self._protect()
         self.size += entry.stored if self._keep_dropped else 0
 
-    def refuse(self, refused: Counter[str]) -> None:
-        """Write which records of the plan stayed, after the last entry; older versions skip it."""
-        self._put({"refused": refused})
+    def refuse(self, refused: Counter[str], stored: Counter[str]) -> None:
+        """Write which records of the plan stayed, after the last entry.
+
+        `stored` are the bytes that they take in the file, by reason as well.
+        """
+        self._put({"refused": refused, "refused_bytes": stored})
 
     def finish(self, size: int) -> None:
         """Force all to disk and rename it; `size` is that of the new file. Raises as `protect`."""
@@ -350,7 +356,8 @@ def _part(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
-_CLOSING = ({"refused"}, set(FileAfter._fields))  # the keys of the lines after the entries
+# The keys of the lines after the entries; the bytes are not in journals of earlier versions.
+_CLOSING = ({"refused", "refused_bytes"}, {"refused"}, set(FileAfter._fields))
 
 
 def entries(path: Path) -> Iterator[JournalEntry]:

@@ -310,7 +310,7 @@ class FileRewriter:
                     raise NotRewritable("protected-original" if is_protected else "not-exact")
                 found = self._check(planned)
             except Refused as refused:
-                outcome.refused[refused.reason] += 1
+                outcome.refuse(refused.reason, line.stored)
                 if refused.reason == ORIGINAL_ELSEWHERE:
                     outcome.elsewhere = outcome.elsewhere or refused.problem
                 continue
@@ -336,7 +336,7 @@ class FileRewriter:
             sink.copy(self._source, position, container.size - position)
         if outcome.revisits:
             outcome.bytes_after = sink.size
-            journal.refuse(outcome.refused)
+            journal.refuse(outcome.refused, outcome.refused_bytes)
         else:
             outcome.state = "kept"
         return outcome
@@ -527,7 +527,7 @@ def journaled_outcome(
         number, line = planned.original.container, planned.line
         path, is_outside = job.plan.container(number).path, number in outside
         done.add_revisit(line.url, entry.stored, entry.new_stored, path, outside=is_outside)
-    done.refused = journal.refused()
+    done.refused, done.refused_bytes = journal.refused()
     done.journal = journal.size()
     done.records, done.bytes_after = done.revisits + done.refused.total(), size
     return done

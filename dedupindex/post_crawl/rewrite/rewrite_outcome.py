@@ -37,6 +37,7 @@ class RewriteOutcome:
     bytes_before: int = 0
     bytes_after: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # records that stay, by reason
+    refused_bytes: Counter[str] = field(default_factory=Counter)  # that these take in their files
     elsewhere: str = ""  # why the first original of another host could not be read
     hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
     outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
@@ -50,9 +51,16 @@ class RewriteOutcome:
     def add(self, other: RewriteOutcome) -> None:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.removed += other.removed
         self.refused.update(other.refused)
+        self.refused_bytes.update(other.refused_bytes)
         self.zstd_originals.update(other.zstd_originals)
         self.elsewhere = self.elsewhere or other.elsewhere
+
+    def refuse(self, reason: str, stored: int, records: int = 1) -> None:
+        """Count records that stay, and the bytes that they take in their file."""
+        self.refused[reason] += records
+        self.refused_bytes[reason] += stored
 
     def add_revisit(
         self, url: bytes, before: int, after: int, original: str, *, outside: bool
@@ -73,7 +81,8 @@ class RewriteOutcome:
     def as_json(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in _COUNTS}
         counts["originals_in_zstd"] = self.zstd_originals.total()
-        return {**counts, "refused": dict(sorted(self.refused.items()))}
+        by_reason = {"refused": self.refused, "refused_bytes": self.refused_bytes}
+        return {**counts, **{name: dict(sorted(one.items())) for name, one in by_reason.items()}}
 
 
 def outcome_of(
