@@ -23,6 +23,7 @@ from dedupindex.crawls.stores import open_store
 from dedupindex.errors import BadInput, Damaged, DedupError, IndexExists
 from dedupindex.index import home_of, open_index, stats_of, summary, tokens
 from dedupindex.index.address import Address, is_cluster
+from dedupindex.index.content_table import content_row, content_table
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
 from dedupindex.index.filter_store import FilterStore
 from dedupindex.index.format.cells import sealed_text, unsealed_text
@@ -33,7 +34,7 @@ from dedupindex.indexer import disproved_reports, spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
 from dedupindex.runtime.files import data_files, exclusive, size_on_disk
 from dedupindex.runtime.progress import measured
-from dedupindex.runtime.tables import UNKNOWN, amount, number, printable, singular
+from dedupindex.runtime.tables import amount, number, printable, singular
 from dedupindex.runtime.workers import Count, read_all
 from dedupindex.sources.warc_files import is_index
 
@@ -157,11 +158,17 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     if not content["largest_hosts"]:
         yield "hosts: 0"
         return
-    yield f"hosts: {content['hosts']:,}; those with the most captures stored:"
-    yield f"  {'CAPTURES STORED':>16}  {'PAYLOAD':>10}  HOST"
-    for row in content["largest_hosts"]:
-        size = amount(row["payload_bytes"])
-        yield f"  {row['captures']:>16,}  {size:>10}  {printable(row['host'] or UNKNOWN)}"
+    table = content_table("host", "captures")
+    yield f"hosts: {content['hosts']:,}"
+    yield f"{table.title}:"
+    largest = _by_captures(content["by"]["host"]["rows"])
+    yield from table.text_lines(content_row(row, "host", "captures", total) for row in largest)
+
+
+def _by_captures(hosts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the hosts with the most captures, of those that the summary has by name."""
+    most = sorted(hosts, key=lambda row: (-row["captures"], row["host"] or ""))
+    return most[:_HOSTS_SHOWN]
 
 
 def _payload_line(label: str, what: str, total: dict[str, Any], name: str) -> str:
@@ -183,7 +190,6 @@ def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]
         name: {**groups, "rows": [summary.known_bytes(row) for row in groups["rows"]]}
         for name, groups in found["by"].items()
     }
-    hosts = sorted(by["host"]["rows"], key=lambda row: (-row["captures"], row["host"] or ""))
     return {
         **held,
         "bytes": stored,
@@ -194,7 +200,7 @@ def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]
         "hosts": found["by"]["host"]["groups"],
         "largest_hosts": [
             {"host": row["host"], "captures": row["captures"], "payload_bytes": row["bytes"]}
-            for row in hosts[:_HOSTS_SHOWN]
+            for row in _by_captures(by["host"]["rows"])
         ],
         "total": total,
         "by": by,

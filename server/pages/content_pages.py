@@ -16,7 +16,7 @@ from flask import Response, redirect, render_template, request, url_for
 from werkzeug.datastructures import MultiDict
 
 from dedupindex.errors import BadQuery
-from dedupindex.index import summary
+from dedupindex.index import content_table, summary
 from dedupindex.index.summary import DIMENSIONS, ORDERS, SIZES, Ranking, Row
 from dedupindex.runtime.charts import Columns, Values, bar, columns
 from dedupindex.runtime.tables import number
@@ -30,10 +30,7 @@ BY = {
     "host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "size": "Sizes of payload",
     "crawl": "Crawls", "year": "Years", "month": "Months",
 }  # fmt: skip
-HEADINGS = {
-    "host": "Host", "mime": "Media type", "status": "HTTP status", "size": "Payload",
-    "crawl": "Crawl", "year": "Year", "month": "Month",
-}  # fmt: skip
+HEADINGS = {name: text[:1].upper() + text[1:] for name, text in content_table.HEADINGS.items()}
 ORDER_TEXTS = {
     "bytes": "bytes of payload",
     "captures": "captures stored",
@@ -73,6 +70,7 @@ class ContentPages(Handlers):
             shown = {
                 "total": summary.known_bytes(total),
                 "chosen": _picture(known.content, by, order, _TOP),
+                "table": content_table.content_table(by, order),
                 "small": [_picture(known.content, name, order, _FEW) for name in small],
                 "growth": _growth(known.content, order),
                 "since": known.captures - known.content["counts"]["captures"],
@@ -88,6 +86,7 @@ class ContentPages(Handlers):
             headings=HEADINGS,
             orders=ORDER_TEXTS,
             parts_of=PARTS,
+            absent=content_table.absent,
             **shown,
         )
 
@@ -103,7 +102,9 @@ class ContentPages(Handlers):
         listing = self._list_page(options, after) if allowed else _ListPage([], None, True)
         return render_template(
             "captures.html",
-            given=[(HEADINGS[name], text or _absent(name)) for name, text in given.items()],
+            given=[
+                (HEADINGS[name], text or content_table.absent(name)) for name, text in given.items()
+            ],
             link=given,
             filters=[_filter(name, given) for name in given],
             fields={name: text for name, text in HEADINGS.items() if _has_field(name, given)},
@@ -169,18 +170,17 @@ def _picture(content: dict[str, Any], by: str, order: str, top: int) -> dict[str
     most = max((row[order] for row in rows), default=0)
     return {
         **found._asdict(),
-        "rows": [_shown(row, found, most) for row in found.rows],
-        "others": found.others and _shown(found.others, found, most),
+        "rows": [_shown(row, found, most, content["total"]) for row in found.rows],
+        "others": found.others and _shown(found.others, found, most, content["total"]),
     }
 
 
-def _shown(row: Row, found: Ranking, most: float) -> Row:
+def _shown(row: Row, found: Ranking, most: float, total: Row) -> Row:
     """Return a row with its bar, and the parameters of the list of its captures."""
     heading = row.get(found.by)
     unlisted = "\0" in (heading or "") or (found.by in ("size", "host") and heading is None)
     return {
-        **summary.known_bytes(row),
-        "heading": heading,
+        **content_table.content_row(row, found.by, found.order, total),
         "bar": bar(_values(row, found.order), most),
         "link": {} if unlisted else {found.by: heading or ""},
     }
@@ -274,7 +274,7 @@ def _filter(name: str, given: dict[str, Any]) -> dict[str, str]:
     """Return what the page shows of a filter, with the address of the list without it."""
     others = {other: text for other, text in given.items() if other != name}
     without = url_for("pages.captures", **others) if others else url_for("pages.content", by=name)
-    text = given[name] or _absent(name)
+    text = given[name] or content_table.absent(name)
     return {"name": name, "heading": HEADINGS[name], "text": text, "without": without}
 
 
@@ -306,8 +306,3 @@ def _size_options(text: str) -> list[str]:
     if text != summary.LARGEST:
         raise BadQuery(f"there is no size {text[:64]!r}")
     return [f"--min-size={least}"]
-
-
-def _absent(name: str) -> str:
-    """Return what stands for a value that captures do not have: crawls may have no name."""
-    return "not named" if name == "crawl" else "not known"

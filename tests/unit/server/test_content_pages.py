@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import shlex
+import shutil
 import threading
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,7 +17,7 @@ import orjson
 import pytest
 from flask.testing import FlaskClient
 
-from dedupindex.index import summary
+from dedupindex.index import content_table, summary
 from dedupindex.index.identity import Settings
 from dedupindex.runtime.tables import amount
 from server import commands, summaries, wsgi_fast_path
@@ -117,14 +118,24 @@ def test_the_numbers_are_those_of_the_command(index: Path) -> None:
         "captures stored 4 (originals and copies; equal records once)",
         "bytes of payload 5,003,000 (of captures stored)", "stored again 2 (2.0 kB of payload)",
         "revisits 1 (of responses that the index takes; 1.0 kB of payload)",
-        "hosts: 3; those with the most captures stored:", "CAPTURES STORED PAYLOAD HOST",
-        "2 2.0 kB x.example",
+        "hosts: 3", "By host, sorted by: captures stored:",
+        "captures stored share payload stored again stored again, % that costs host",
+        "2 50.0 % 2.0 kB 1 50.0 % 1.0 kB x.example",
     }  # fmt: skip
     assert not any(line.startswith("size per original") for line in lines)  # it is too small
-    assert (
-        len({line.index(word) for line in lines for word in ("HOST", "x.example") if word in line})
-        == 1
-    )
+    heading, *rows = lines[lines.index("By host, sorted by: captures stored:") + 1 :]
+    assert len(rows) == 3 and all(" " not in row[heading.index("host") :] for row in rows)
+    table = content_table.content_table("host", "captures")
+    shown = served(shutil.copytree(index, index.with_name("served")))
+    page(shown.get("/pages/content"))
+    wait_for_summary()
+    drawn = page(shown.get("/pages/content?order=captures")).text
+    for column in table.on_page()[1:]:
+        assert column.title in drawn
+    for row in found["by"]["host"]["rows"]:
+        of_page = content_table.content_row(row, "host", "captures", found["total"])
+        for column in table.shown()[1:]:
+            assert column.text(of_page[column.name]) in drawn
     typed("purge", index, "--url", "http://z.example/")
     assert summary.read_summary(index) is None  # it named the host that is gone
 
@@ -206,7 +217,7 @@ def test_bytes_of_captures_without_a_known_size_are_not_known(tmp_path: Path) ->
     lines = dedupindex("index", "--stats", index)[0].splitlines()
     assert {" ".join(line.split()) for line in lines} >= {
         "bytes of payload not known (of captures stored; of 2 captures not known)",
-        "stored again 1 (size not known)", "2 not known x.example",
+        "stored again 1 (size not known)", "2 100.0 % not known 1 50.0 % not known x.example",
     }  # fmt: skip
     shown = web.get("/pages/content?order=revisit_bytes").text
     for label in ("Bytes of payload", "What that costs", "Saved by them"):
