@@ -12,15 +12,15 @@ from dedupindex.cli.common import is_typed, print_and_save, say
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.crawls.compare_crawls import (
     CHANGES,
-    COLUMNS,
     MOST,
     ORDERS,
     CrawlComparison,
     compare,
 )
+from dedupindex.crawls.comparison_table import comparison_table
 from dedupindex.errors import as_called
 from dedupindex.runtime import html_page
-from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, share_text
 from dedupindex.runtime.tables import UNKNOWN, amount, json_bytes, printable
 
 _TOP = 20  # hosts of text
@@ -28,12 +28,6 @@ _TAKEN = (
     *("index", "engine", "crawl", "compare", "order", "limit", "format", "html", "json", "config"),
     "by",
 )
-_LABELS = {
-    "new": "new", "gone": "gone", "same": "same", "changed": "changed", "new_bytes": "new payload",
-    "gone_bytes": "gone payload", "same_bytes": "same payload", "changed_bytes": "changed payload",
-    "first_stored_bytes": "stored, earlier", "second_stored_bytes": "stored, later",
-    "second_revisits": "revisits, later",
-}  # fmt: skip
 _COUNTED = (
     "Without these captures a URL that has not changed is counted as new or gone, or not at all."
 )
@@ -74,22 +68,9 @@ def run(index: Path, *, format: str, html: Path | None, **options: Any) -> int:
         say(f"note: of each host, too, {_NOT_KNOWN}")
     for remark in found.remarks if format != "text" else ():
         say(f"note: {remark}")
-    table = _table(options["order"], _NOT_KNOWN if found.warnings else "")
+    table = comparison_table(options["order"], _NOT_KNOWN if found.warnings else "")
     print_and_save(_written(found, table, format), html, lambda: _page(found, table))
     return 0
-
-
-def _table(order: str, remark: str) -> Table:
-    """Return the table of hosts, which has the column by which they are ranked."""
-    shown = {*CHANGES, "first_stored_bytes", "second_stored_bytes", order}
-    columns = [ReportColumn("host", "host", Unit.TEXT)]
-    for name in COLUMNS:
-        unit = Unit.BYTES if name.endswith("_bytes") else Unit.COUNT
-        where = Shown.ON_PAGES if name in _LABELS else Shown.AS_DATA
-        column = ReportColumn(name, _LABELS.get(name, name), unit, where)
-        columns.append(column._replace(shown=Shown.EVERYWHERE) if name in shown else column)
-    title = f"By host, sorted by: {_LABELS[order]}" + (f" ({remark})" if remark else "")
-    return Table(title, tuple(columns), order)
 
 
 def _written(found: CrawlComparison, table: Table, style: str) -> Iterator[str]:
@@ -175,7 +156,8 @@ def _text(found: CrawlComparison) -> Iterator[str]:
             yield f"{f'URLs {change}:':<22}{UNKNOWN}{counted}"
             continue
         payload = amount(total[f"{change}_bytes"])
-        yield f"{f'URLs {change}:':<22}{total[change]:,}, bytes of payload: {payload}"
+        share = share_text(total[f"{change}_percent"])
+        yield f"{f'URLs {change}:':<22}{total[change]:,} ({share}), bytes of payload: {payload}"
     for name, label in (("first", "Earlier"), ("second", "Later")):
         saved, size = total[f"{name}_revisit_bytes"], total[f"{name}_stored_bytes"]
         yield (

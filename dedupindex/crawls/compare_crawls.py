@@ -37,6 +37,7 @@ from dedupindex.index.same_payload import by_key, revisits, stored
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.progress import watched
+from dedupindex.runtime.report_table import exact_percent, rounded_shares
 from dedupindex.runtime.tables import names_text, singular
 from dedupindex.timestamps import date_of_digits, digits_of_date
 from dedupindex.urlkey import counted_host
@@ -50,6 +51,7 @@ COLUMNS = (
     *(f"second_{name}" for name in _OF_EACH),
     "unsized",  # captures and revisits whose payload has no known size: they add no bytes
 )
+SHARES = tuple(f"{change}_percent" for change in CHANGES)  # of all URLs, in per cent
 ORDERS = ("second_stored_bytes", "first_stored_bytes", *COLUMNS[:8])
 _COLUMN = {name: place for place, name in enumerate(COLUMNS)}
 MOST = 10_000  # hosts by name
@@ -67,16 +69,16 @@ _CRAWLS = 10  # of them in a sentence
 class CrawlComparison(NamedTuple):
     first: str
     second: str
-    total: dict[str, int]
+    total: dict[str, Any]
     hosts: int
     rows: list[dict[str, Any]]  # the largest hosts
-    others: dict[str, int] | None  # the sums of all other hosts, exact
+    others: dict[str, Any] | None  # the sums of all other hosts, exact
     # Sentences on files that were not read, or purged; if there are any, `CHANGES` are not known.
     warnings: list[str]
     remarks: list[str]  # on files of which some records could not be read, and wrong order
 
     def as_json(self) -> dict[str, Any]:
-        return self._asdict()
+        return dict(rounded_shares(self._asdict()))
 
 
 class _SeenUrl(NamedTuple):
@@ -153,8 +155,11 @@ def compare(
     )  # fmt: skip
 
 
-def _named(amounts: list[int] | tuple[int, ...]) -> dict[str, int]:
-    return dict(zip(COLUMNS, amounts, strict=True))
+def _named(amounts: list[int] | tuple[int, ...]) -> dict[str, Any]:
+    named = dict(zip(COLUMNS, amounts, strict=True))
+    urls = sum(named[change] for change in CHANGES)
+    shares = (exact_percent(named[change], urls) for change in CHANGES)
+    return {**named, **dict(zip(SHARES, shares, strict=True))}
 
 
 def _sides(view: View, store: Store | None, first: str, second: str) -> dict[int, int]:

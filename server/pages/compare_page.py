@@ -8,6 +8,7 @@ from typing import Any
 from flask import render_template, request
 
 from dedupindex.crawls.compare_crawls import ORDERS
+from dedupindex.crawls.comparison_table import comparison_table
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.runtime.charts import bar
 from server import commands
@@ -33,15 +34,6 @@ ORDER_TEXTS = {
     "new_bytes": "bytes of URLs that only the later crawl has",
     "gone_bytes": "bytes of URLs that only the earlier crawl has",
     "same_bytes": "bytes of payloads that are the same",
-}
-_COLUMNS = {
-    "same": "Same",
-    "changed": "Changed",
-    "new": "New",
-    "gone": "Gone",
-    "first_stored_bytes": "Bytes, earlier",
-    "second_stored_bytes": "Bytes, later",
-    "second_revisits": "Revisits, later",
 }
 _TOP = 30  # hosts
 _MOST = 200  # crawls to choose from
@@ -69,7 +61,7 @@ class ComparePage(Handlers):
             order=order,
             orders=ORDER_TEXTS,
             texts=TEXTS,
-            columns=_columns(order),
+            table=comparison_table(order),
             crawls=self._names(),
             problem=problem,
             found=found,
@@ -87,11 +79,6 @@ class ComparePage(Handlers):
         content = self._summaries.known().content
         rows = content["by"]["crawl"]["rows"] if content is not None else []
         return list(dict.fromkeys([*names, *sorted(row["crawl"] for row in rows if row["crawl"])]))
-
-
-def _columns(order: str) -> dict[str, str]:
-    """Return the columns of hosts, which have the one by which hosts are ranked."""
-    return {**_COLUMNS, **({} if order in _COLUMNS else {order: f"Bytes, {order.split('_')[0]}"})}
 
 
 def _drawn(found: dict[str, Any]) -> dict[str, Any]:

@@ -83,7 +83,10 @@ def test_the_totals_are_those_of_a_plain_count(
 ) -> None:
     index, captures, revisits = made(tmp_path, seed)
     found = compare(index, "old", "new", ORDERS[0], 0)
-    assert found.total == plain(captures, revisits) and found.others is None
+    total = plain(captures, revisits)
+    urls = sum(total[change] for change in CHANGES)
+    shares = {f"{change}_percent": 100 * total[change] / urls for change in CHANGES}
+    assert found.total == {**total, **shares} and found.others is None
     hosts = {host_of(one.url).decode() for one in captures if one.crawl != "other"}
     assert {row["host"] for row in found.rows} == hosts and found.hosts == len(hosts)
     few = compare(index, "old", "new", "changed", 1)
@@ -127,7 +130,8 @@ def test_the_formats_of_the_command_agree(tmp_path: Path) -> None:
     ]
     text, page = typed(*words)[0], typed(*words, "--format", "html", "--limit", "1")[0]
     for change in CHANGES:
-        assert f"URLs {change}:".ljust(22) + f"{found['total'][change]}," in text
+        share = f"({found['total'][f'{change}_percent']:.1f} %)"
+        assert f"URLs {change}:".ljust(22) + f"{found['total'][change]} {share}," in text
     assert "all 2 others" in page and "Earlier crawl old, later crawl new" in page
 
 
@@ -201,7 +205,7 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     assert "files that have its captures and were not read: 1 (lost.warc.gz). Read them:" in text
     load(index, [], [revisit_of(one, one.url, 5, "/newer.warc.gz", "new")])
     text, warned = typed(*words)
-    assert "URLs same:            1," in text and "Warning" not in text + warned
+    assert "URLs same:            1 (33.3 %)," in text and "Warning" not in text + warned
     assert "not known" not in text
     assert json.loads(typed(*words, "--json")[0])["warnings"] == []
 
@@ -266,7 +270,7 @@ def test_files_that_could_not_be_read_whole_are_named(tmp_path: Path) -> None:
     answer, noted = typed(*words, "--json")
     for shown in (text, page, noted, json.loads(answer)["remarks"][0]):
         assert remark in shown
-    assert "URLs gone:            1," in text and "URLs by what has changed" in page
+    assert "URLs gone:            1 (50.0 %)," in text and "URLs by what has changed" in page
     web = served(tmp_path / "index")
     assert remark in web.get("/pages/compare?first=old&second=new").text
 
