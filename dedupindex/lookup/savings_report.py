@@ -210,13 +210,17 @@ def duplicate_lines(
 
 
 def class_lines(head: Row, new_bytes: str = "bytes") -> Iterator[str]:
-    """Yield the lines of misses and of the classes of hits, and from where sizes are known.
+    """Yield the lines of misses and of the classes of hits, with their shares of all lookups.
+
+    The last one says from where sizes are known.
 
     `new_bytes` names the bytes in the line of misses: those of a crawl are what it stored.
     """
+    lookups = sum(head[name] for name, _ in PARTS)
     for name, label in PARTS:
         what = new_bytes if name == "new" else "bytes"
-        found = f"{head[name]:,}, {what}: {number(head[f'{name}_bytes'])}"
+        share = share_text(exact_percent(head[name], lookups))
+        found = f"{head[name]:,} ({share}), {what}: {number(head[f'{name}_bytes'])}"
         yield f"{label[:1].upper() + label[1:] + ':':<22}{found}"
     sizes = head["sizes"]
     if any(sizes.values()):

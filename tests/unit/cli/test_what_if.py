@@ -272,7 +272,7 @@ def test_a_match_class_without_a_known_size_has_no_bytes(
     exact = content["filters"][0]["strategies"]["EXACT_URL"]
     assert (exact["captures"], exact["bytes"]) == (1, None)
     text, _ = typed("report", index, "--against", path)
-    assert "Same URL:             1, bytes: not known\n" in text
+    assert "Same URL:             1 (0.3 %), bytes: not known\n" in text
     assert "Duplicates:           299 (100.0 %)\n" in text and "(298.6 kB), 100.0 %\n" in text
     page, _ = typed("report", index, "--against", path, "--format", "html")
     assert ">same URL: not known<" in page and "another URL: 298.6 kB<" in page

@@ -155,7 +155,7 @@ def test_a_match_class_without_a_known_size_has_no_bytes(web: Web, index: Path) 
         assert (row["canonical_url"], row["canonical_url_bytes"]) == (1, None)
         assert (row["exact_url_bytes"], row["digest_bytes"], row["unsized"]) == (1001, 1002, 1)
         assert row["duplicate_bytes"] == 2003
-    assert "Same canonical URL:   1, bytes: not known\n" in web.report("format=text")
+    assert "Same canonical URL:   1 (33.3 %), bytes: not known\n" in web.report("format=text")
     page = web.report("format=html")
     assert "same canonical URL: not known<" in page and "same URL: 1.0 kB<" in page  # no shares
     shown = web.get("/pages/crawl?name=a").text
@@ -586,9 +586,9 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
         "Crawl:                a, committed",
         "Looked up:            3",
         "Duplicates:           2 (66.7 % of what was looked up)",
-        "Same URL:             1, bytes: 1,001",
-        "Another URL:          1, bytes: 1,002",
-        "No original:          1, bytes reported: not known",
+        "Same URL:             1 (33.3 %), bytes: 1,001",
+        "Another URL:          1 (33.3 %), bytes: 1,002",
+        "No original:          1 (33.3 %), bytes reported: not known",
         "Payload:              not known",
         "Payload saved:        2,003 (2.0 kB)",
         "  as the crawler counts: 200 (200 B) of 300 (300 B), 66.7 %",
@@ -740,7 +740,7 @@ def test_what_was_reported_without_a_lookup_is_known(web: Web) -> None:
         "Payload saved:        1,001 (1.0 kB), 33.3 %",
         "  not looked up:      2 more, stored in full (the crawler's own count), of these "
         "reported: 2",
-        "No original:          0, bytes reported, with or without a lookup: 2,002",
+        "No original:          0 (0.0 %), bytes reported, with or without a lookup: 2,002",
     ):
         assert line in text.splitlines(), text
     assert "33.3 % of 3.0 kB, of hits and reported captures<" in page
