@@ -175,6 +175,9 @@ def test_tables_of_crawls_fit_a_desk_and_a_phone(window: Browser, make_index: Ma
         for path in ("/", "/pages/crawls", crawl, "/pages/live", captures):
             window.open(at(server, path))
             assert window.run(cut) is False, path
+        window.open(at(server, "/pages/crawls"))  # the newest first: when each began is shown
+        begun = "return [...document.querySelectorAll('tbody th')].map((one) => one.innerText)"
+        assert all(re.search(r"\d{4}-\d\d-\d\d", one) for one in window.run(begun))
 
 
 def test_long_names_break_within_their_tables(window: Browser, make_index: MakeIndex) -> None:
@@ -428,7 +431,7 @@ def test_headings_that_sort_name_the_note(window: Browser, make_index: MakeIndex
     )
     with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
         window.open(at(server, "/pages/captures?host=example.com"))
-        assert window.run(described) == ["sort-note"] * 6
+        assert window.run(described) == ["sort-note"] * 7
         assert "A heading sorts this page only" in window.text("#sort-note")
 
 
@@ -453,6 +456,7 @@ def test_keys_sort_the_captures_of_a_page(window: Browser, make_index: MakeIndex
         window.open(path)
         before = window.run(cells)
         assert "A heading sorts this page only" in window.text("main")
+        assert "sha1:" in window.text("tbody tr td:last-child")  # in whose order they are
         assert window.run(sorted_by) == []
         while window.focused() != "Payload":
             window.press(tab)
