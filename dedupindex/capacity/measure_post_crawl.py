@@ -16,8 +16,9 @@ from typing import Any
 
 from dedupindex.capacity.post_crawl_plan import STEPS
 from dedupindex.capacity.rates import Table
+from dedupindex.counts import OnProgress, ProgressUpdate, silent
 from dedupindex.digest import Digest
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, as_called
 
 SIZE = 512 << 20  # bytes of the sample
 SIZES = (2_000, 6_000, 15_000, 40_000, 120_000)  # bytes of bodies, in turn
@@ -43,6 +44,7 @@ def measure_post_crawl(
     *,
     size: int = SIZE,
     say: Callable[[str], None] = lambda text: None,
+    on_progress: OnProgress = silent,
 ) -> Table:
     """Measure rates per core, for ``[post_crawl]`` of the inputs, with the commands themselves.
 
@@ -53,7 +55,7 @@ def measure_post_crawl(
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=directory) as name:
         top = Path(name)
         say(f"making {size >> 20:,} MiB of WARC files")
-        written = make_archive(top / "warcs", size)
+        written = make_archive(top / "warcs", size, on_progress)
         words: dict[str, list[Any]] = {
             "manifest": [top / "warcs", "-o", top / "manifest", "--jobs", jobs],
             "resolve": [top / "manifest", "-o", top / "plan"],
@@ -62,7 +64,8 @@ def measure_post_crawl(
         }
         seconds = dict[str, float]()
         for step in STEPS:
-            say(f"{'running' if step == 'resolve' else 'measuring'} bin/{step}")
+            say(doing := f"{'running' if step == 'resolve' else 'measuring'} bin/{step}")
+            on_progress(ProgressUpdate(as_called(doing)))
             seconds[step] = _timed(step, words[step])
         after = sum(file.stat().st_size for file in (top / "smaller").rglob("*.warc.gz"))
     processed = {"manifest": written, "rewrite": written, "verify": written + after}
@@ -83,7 +86,7 @@ def _timed(command: str, words: list[Any]) -> float:
     return time.monotonic() - begin
 
 
-def make_archive(top: Path, size: int) -> int:
+def make_archive(top: Path, size: int, on_progress: OnProgress = silent) -> int:
     """Write at least `size` bytes of ``.warc.gz`` below `top`; returns their number.
 
     A quarter of the captures are duplicates. The same size gives the same files.
@@ -95,6 +98,7 @@ def make_archive(top: Path, size: int) -> int:
             while file.tell() < min(FILE, size - written):
                 file.write(_member(next(numbers)))
             written += file.tell()
+        on_progress(ProgressUpdate("making WARC files", written, size))
     return written
 
 

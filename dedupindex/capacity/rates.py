@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from dedupindex.counts import OnProgress, silent
 from dedupindex.documents import generate, hash_objects
 from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.errors import BadInput
@@ -67,6 +68,7 @@ def measure(
     size: int = SIZE,
     rows: int = ROWS,
     say: Callable[[str], None] = lambda text: None,
+    on_progress: OnProgress = silent,
 ) -> Table:
     """Measure rates per core with `jobs` processes, for ``[documents]`` of the inputs.
 
@@ -75,14 +77,17 @@ def measure(
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=directory) as name:
         top = Path(name)
         say(f"making {size >> 20:,} MiB of files of about 500 KiB")
-        generate.generate(top / "corpus", generate.GeneratorOptions(size=size))
+        generate.generate(top / "corpus", generate.GeneratorOptions(size=size), on_progress)
         say("hashing them")
         hashed = hash_objects.hash_documents(
-            str(top / "corpus"), top / "hashes", hash_objects.HashOptions(jobs=jobs)
-        )
+            str(top / "corpus"), top / "hashes", hash_objects.HashOptions(jobs=jobs),
+            on_progress=on_progress,
+        )  # fmt: skip
         say(f"deduplicating {rows:,} rows")
         generate.generate_shards(top / "rows", rows)
-        deduped = dedup_hashes(str(top / "rows"), top / "unique.parquet", threads=jobs)
+        deduped = dedup_hashes(
+            str(top / "rows"), top / "unique.parquet", threads=jobs, on_progress=on_progress
+        )
     return {
         "measured": f"{date.today().isoformat()}, {jobs} cores of this machine",
         "hash_mb_per_core_s": round(hashed.rate_mb_per_sec / jobs, 1),

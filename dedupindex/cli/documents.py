@@ -119,8 +119,8 @@ def dedup_command(
     if spark:
         if isinstance(output_file, str):
             raise click.UsageError("--spark writes OUTPUT_FILE to a disk, not to an address")
-        with spark_session(spark) as cluster:
-            report = dedup_on(cluster, input_glob, output_file, **options)
+        with spark_session(spark) as cluster, show_progress() as progress:
+            report = dedup_on(cluster, input_glob, output_file, **options, on_progress=progress)
     else:
         with show_progress() as progress:
             report = dedup_hashes(input_glob, output_file, **options, on_progress=progress)

@@ -24,6 +24,7 @@ from dedupindex.capacity.rates import measure as measure_rates
 from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.options import FILE, PATH, cores, flag, option, shared_options
 from dedupindex.cli.output_files import PICTURE, RATES, check_output
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.runtime.files import write_file
 
 EXAMPLES = """
@@ -169,8 +170,10 @@ def _estimates(
 def _measured(work: Path, *, documents: bool, post_crawl: bool) -> dict[str, Table]:
     """Return the measured rates, by table of the inputs."""
     found = {}
-    if documents:
-        found["documents"] = measure_rates(work, cores(), say=say)
-    if post_crawl:
-        found["post_crawl"] = measure_post_crawl(work, cores(), say=say)
+    with show_progress() as progress:
+        if documents:
+            found["documents"] = measure_rates(work, cores(), say=say, on_progress=progress)
+        if post_crawl:
+            measured = measure_post_crawl(work, cores(), say=say, on_progress=progress)
+            found["post_crawl"] = measured
     return found

@@ -83,7 +83,7 @@ class ProgressBar:
     def update(self, seen: ProgressUpdate) -> None:
         """Show `seen` from now on."""
         now = time.monotonic()
-        if seen.phase != self._seen.phase:  # each phase has its own rate
+        if _begins(seen, self._seen):
             self._started = now
         self._seen, self._seen_at = seen, now
         if now - self._last >= _BAR_EVERY:
@@ -149,13 +149,14 @@ def _fitting(facts: list[str], columns: int) -> str:
 def plain(every: float) -> OnProgress:
     """Return a callback that prints a line at most every `every` seconds."""
     last = started = time.monotonic()
-    phase = ""
+    before: ProgressUpdate | None = None
 
     def update(seen: ProgressUpdate) -> None:
-        nonlocal last, started, phase
+        nonlocal last, started, before
         now = time.monotonic()
-        if seen.phase != phase:
-            phase, started = seen.phase, now
+        if before is None or _begins(seen, before):
+            started = now
+        before = seen
         if now - last >= every:
             last = now
             facts, share = _facts(seen, now - started), seen.share
@@ -166,6 +167,12 @@ def plain(every: float) -> OnProgress:
             say(": ".join(filter(None, (seen.phase, ", ".join(facts)))))
 
     return update
+
+
+def _begins(seen: ProgressUpdate, before: ProgressUpdate) -> bool:
+    """Return whether a phase begins, or another query of it: each has its own rate."""
+    now, then = seen.share, before.share
+    return seen.phase != before.phase or (now is not None and then is not None and now < then)
 
 
 def _facts(seen: ProgressUpdate, seconds: float) -> list[str]:

@@ -89,8 +89,8 @@ def command(manifests: tuple[Path, ...], output: Path, text: Path | None, **opti
             raise click.UsageError(
                 "--spark makes all parts of a plan: no --partition, and no --text"
             )
-        with spark_session(options["spark"]) as cluster:
-            found = resolve_on(cluster, manifests, output, chosen, say)
+        with spark_session(options["spark"]) as cluster, show_progress() as progress:
+            found = resolve_on(cluster, manifests, output, chosen, say, progress)
     else:
         with (
             nullcontext() if text is None else text_output(text) as stream,

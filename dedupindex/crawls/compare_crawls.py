@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, count, groupby, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,9 +124,8 @@ def compare(
         sums, total, seen = Sums(len(COLUMNS)), [0] * len(COLUMNS), (_Side(), _Side())
         keys = engine.identity.settings.keys()
         known = watched(by_key(view, keys), "reading", view.counts().captures, on_progress)
-        lines = sorted_lines(_lines(view, known, sides, seen))
-        by_url = groupby(lines, key=lambda line: line[:32])
-        for _, group in watched(by_url, "comparing URLs", 0, on_progress):
+        lines = _sorted(_lines(view, known, sides, seen), on_progress)
+        for _, group in groupby(lines, key=lambda line: line[:32]):
             host, amounts = _changes(group)
             sums.add(host, *amounts)
             for column, amount in enumerate(amounts):
@@ -333,6 +332,14 @@ def _later(first: str, second: str, latest: bytes) -> str:
         f"({date_of_digits(latest).decode()}). So new means what only the older crawl has. For the "
         f"usual order give --crawl {shlex.quote(first)} --compare {shlex.quote(second)}"
     )
+
+
+def _sorted(lines: Iterator[bytes], on_progress: OnProgress) -> Iterator[bytes]:
+    """Yield the lines by URL, and report how many of all have been compared."""
+    counted = count()
+    found = sorted_lines(line for line, _ in zip(lines, counted, strict=False))
+    first = list(islice(found, 1))  # after which all are counted
+    yield from watched(chain(first, found), "comparing URLs", next(counted), on_progress)
 
 
 def _lines(

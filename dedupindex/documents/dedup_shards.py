@@ -12,12 +12,12 @@ from pathlib import Path
 
 import duckdb
 
-from dedupindex.counts import OnProgress, ProgressUpdate, silent
+from dedupindex.counts import OnProgress, silent
 from dedupindex.documents.read_shards import Shard, fetched_shards, merged, relation, shards_of
 from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
 from dedupindex.object_store import check_writable, is_remote, upload
-from dedupindex.runtime.duckdb import Database, literal, open_database, quoted
+from dedupindex.runtime.duckdb import Database, literal, open_database, quoted, show_progress
 from dedupindex.runtime.files import check_name
 from dedupindex.runtime.progress import Say, finished
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
@@ -125,8 +125,8 @@ def dedup_shards(
             single = SINGLE.format(rows=rows, candidates="candidates")
             selects.append(f"SELECT hash, path, size, 1::BIGINT AS copies FROM {single}")
         selects.append("SELECT hash, path, size, copies FROM several")
-        on_progress(ProgressUpdate("writing"))
-        write_rows(database, " UNION ALL ".join(selects), output)
+        with show_progress(database, on_progress, "writing"):
+            write_rows(database, " UNION ALL ".join(selects), output)
     report.unique_files = report.total_files - report.duplicate_files - report.repeated
     return _timed(report, begin)
 
@@ -186,7 +186,7 @@ Task = tuple[int, list[Shard], list[int]]  # number, shards, and the sizes of al
 
 def dedup_on(
     cluster: Cluster, pattern: str, output: Path, *, memory: str = "1GB", threads: int = 0,
-    say: Say = _silent,
+    say: Say = _silent, on_progress: OnProgress = silent,
 ) -> HashDedupReport:  # fmt: skip
     """Like `dedup_hashes`, for shards on storage that driver and executors mount."""
     begin = time.monotonic()
@@ -205,7 +205,10 @@ def dedup_on(
     ]
     report = HashDedupReport(shards=len(shards))
     say(f"{len(shards):,} shards in {len(tasks):,} tasks")
-    with open_database(output.absolute().parent, memory, threads) as (database, home):
+    with (
+        open_database(output.absolute().parent, memory, threads) as (database, home),
+        cluster.shown("grouping", on_progress),
+    ):
         files = PieceWriter(home)
         for batch in cluster.in_turn(tasks):
             for row in cluster.rows(partial(_dedup, memory, threads or 1), batch):

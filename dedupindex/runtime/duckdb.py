@@ -49,14 +49,16 @@ def open_database(beside: Path, memory: str, threads: int) -> Iterator[tuple[Dat
 
 
 @contextmanager
-def show_progress(database: Database, on_progress: OnProgress) -> Iterator[Callable[[str], None]]:
+def show_progress(
+    database: Database, on_progress: OnProgress, first: str = ""
+) -> Iterator[Callable[[str], None]]:
     """Report the progress of each query in the block, from a thread.
 
-    Yields a function that sets the name of the phase; nothing is reported before the first.
+    Yields a function that sets the name of the phase; nothing is reported while there is none.
     """
     database.execute("SET enable_progress_bar = true")
     database.execute("SET enable_progress_bar_print = false")
-    ended, phase = threading.Event(), [""]
+    ended, phase = threading.Event(), [first]
 
     def report() -> None:
         while not ended.wait(_EVERY):

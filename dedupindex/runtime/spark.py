@@ -25,8 +25,10 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, DedupError, to_install
 from dedupindex.runtime.files import atomic_file
+from dedupindex.runtime.progress import measured
 
 PIECE = 1 << 18  # bytes of a file in a row, as Spark holds a thousand rows of any size
 SLICE = 64 << 20  # bytes of rows that the driver fetches at a time; Spark allows 1 GB
@@ -176,6 +178,22 @@ class Cluster:
     def __init__(self, context: Any) -> None:
         self.context = context
         self.cores = max(int(context.defaultParallelism), 1)
+
+    @contextmanager
+    def shown(self, phase: str, on_progress: OnProgress) -> Iterator[None]:
+        """Report which part of the tasks that run has ended, while the block runs."""
+        tracker = self.context.statusTracker()
+
+        def ended() -> ProgressUpdate | None:
+            with suppress(Exception):  # of a session that ends meanwhile
+                stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+                counts = [(one.numCompletedTasks, one.numTasks) for one in stages if one]
+                if tasks := sum(all_of_it for _, all_of_it in counts):
+                    return ProgressUpdate(phase, part=sum(done for done, _ in counts) / tasks)
+            return None
+
+        with measured(ended, on_progress):
+            yield
 
     def in_turn(self, tasks: Sequence[T]) -> Iterator[Sequence[T]]:
         """Yield the tasks in groups of the size of a job."""

@@ -50,6 +50,7 @@ from dedupindex.warc.zstd_format import Dictionaries
 LIMIT = 100  # captures of a digest that are looked at
 TRIED = 8  # of these that are read
 _BATCH = 1024
+_MAY_HAVE = "not_rewritable_reason = '' AND digest <> '' AND covers <> 0"  # another original
 _SHORT = 1 << 17  # bytes of a file that are read first for a record
 _MARGIN = 64  # a record that ends this close to the end of these bytes may have been cut
 _NO_URL_LIST = (
@@ -106,7 +107,8 @@ def find_originals(
         with closing(_OutsideOriginals(view, inputs, rule, home)) as outside:
             _insert_all(database, references.possible_former_answers())
             digests = _digests(database.cursor(), columns)
-            for text, forms in watched(digests, "asking the index", 0, on_progress):
+            count = number(database, f"SELECT count(DISTINCT digest) FROM part WHERE {_MAY_HAVE}")
+            for text, forms in watched(digests, "asking the index", count, on_progress):
                 try:
                     digest = Digest.parse(text.decode("latin-1"))
                 except BadDigest:
@@ -183,8 +185,7 @@ class _OutsideOriginals:
 def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[bytes, set[Form]]]:
     """Yield each digest of lines that may become revisits, with the forms of its payloads."""
     query = f"""
-        SELECT DISTINCT digest, {", ".join(columns)} FROM part
-        WHERE not_rewritable_reason = '' AND digest <> '' AND covers <> 0 ORDER BY digest"""
+        SELECT DISTINCT digest, {", ".join(columns)} FROM part WHERE {_MAY_HAVE} ORDER BY digest"""
     rows = fetch_rows(database, query)
     for text, group in groupby(rows, key=itemgetter(0)):
         yield text.encode("latin-1"), {row[1:] for row in group}

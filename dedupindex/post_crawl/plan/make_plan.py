@@ -21,13 +21,15 @@ from dedupindex.post_crawl.plan.manifest_input import ManifestInputs, check_host
 from dedupindex.post_crawl.plan.plan_file import PART, Totals, check_is_plan, part_name, write_part
 from dedupindex.post_crawl.plan.record_reader import RecordReader, container_urls
 from dedupindex.post_crawl.plan.warcsum_format import write_text
-from dedupindex.runtime.duckdb import Database, open_database
+from dedupindex.runtime.duckdb import Database, open_database, show_progress
 from dedupindex.runtime.files import sync_directory
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 if TYPE_CHECKING:
     from dedupindex.post_crawl.plan.index_originals import UnreadOriginals
+
+_WRITING = "writing the plan"  # no archive is written
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def resolve(
         if options.index is not None:
             with clock("asking the index"):
                 unread = _ask_index(database, inputs, options, home, warn, on_progress)
-        with clock("grouping"):
+        with clock("grouping"), show_progress(database, on_progress, "grouping"):
             group(database, rule)
             if unread is not None:
                 inputs.unread_originals = unread.count(inputs.first_place, rule, warn)
@@ -92,7 +94,7 @@ def resolve(
             containers = {one.number: one for one in (*inputs.containers, *inputs.outside)}
             PayloadComparison(reader, containers, on_progress).run(database, options.compare)
         clock.seconds["fetching"] = reader.fetching
-        with clock("writing", "writing the plan"):  # no archive is written
+        with clock("writing", _WRITING), show_progress(database, on_progress, _WRITING):
             criteria = rule.criteria._asdict()
             common = {"later": rule.later, "criteria": criteria}
             made_of = inputs.made_of(**common, index=options.index is not None)
@@ -166,6 +168,7 @@ def resolve_on(
     plan: Path,
     options: ResolveOptions,
     say: Say = lambda text: None,
+    on_progress: OnProgress = silent,
 ) -> Resolved:
     """Make all parts of `plan` on a Spark cluster, one for each core; raises `BadInput`.
 
@@ -185,7 +188,10 @@ def resolve_on(
     plan.mkdir(parents=True, exist_ok=True)
     result = Resolved(Totals(), {})
     say(f"resolving in {cluster.cores} parts")
-    with tempfile.TemporaryDirectory(prefix=".resolve-", dir=plan) as name:
+    with (
+        tempfile.TemporaryDirectory(prefix=".resolve-", dir=plan) as name,
+        cluster.shown("resolving", on_progress),
+    ):
         home = Path(name)
         files = PieceWriter(home)
         for part in parts:

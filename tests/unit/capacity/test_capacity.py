@@ -19,6 +19,7 @@ from dedupindex.capacity.measure_post_crawl import make_archive, measure_post_cr
 from dedupindex.capacity.post_crawl_plan import PostCrawlPlan, post_crawl_costs, post_crawl_plans
 from dedupindex.capacity.rates import load
 from dedupindex.capacity.store_traffic import StoredArchive
+from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput
 from dedupindex.runtime.tables import dollars
 from tests.support.commands import typed
@@ -338,6 +339,21 @@ def test_rates_of_rewriting_are_measured(tmp_path: Path, monkeypatch: pytest.Mon
     assert found["measured"] in out
     assert list(tmp_path.iterdir()) == [save]
     assert typed("plan", "--post-crawl", "1e12", "--rates", save)[0] == out
+
+
+def test_measuring_shows_its_progress(tmp_path: Path) -> None:
+    seen = list[ProgressUpdate]()
+    measure_post_crawl(tmp_path, 2, size=1 << 20, on_progress=seen.append)
+    made, *steps = seen
+    assert made.phase == "making WARC files" and made.share == 1.0
+    assert [one.phase for one in steps] == [
+        "measuring bin/manifest", "running bin/resolve", "measuring bin/rewrite",
+        "measuring bin/verify",
+    ]  # fmt: skip
+    seen.clear()
+    measure.measure(tmp_path, 2, size=1 << 20, rows=1000, on_progress=seen.append)
+    phases = {one.phase: one.share for one in seen}
+    assert phases["generating"] is not None and phases["grouping"] == 1.0 and "hashing" in phases
 
 
 def test_the_picture_is_svg_with_a_line_for_each_kind(tmp_path: Path) -> None:

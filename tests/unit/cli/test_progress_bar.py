@@ -44,6 +44,8 @@ def test_lines_estimate_the_remaining_time(
         (0, ProgressUpdate("comparing", part=0.0)),
         (9, ProgressUpdate("comparing", part=0.1)),
         (81, ProgressUpdate("comparing", part=1.0)),
+        (0, ProgressUpdate("comparing", part=0.0)),  # another query
+        (20, ProgressUpdate("comparing", part=0.5)),
     ):
         clock[0] += seconds
         update(seen)
@@ -52,6 +54,7 @@ def test_lines_estimate_the_remaining_time(
         "reading: 6,000 records, 300 records/s",
         "comparing: 10%, about 1 min 21 s left",
         "comparing: 100%",
+        "comparing: 50%, about 20 s left",
     ]
 
 

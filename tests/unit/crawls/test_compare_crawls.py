@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.capture import Capture, Revisit
+from dedupindex.counts import ProgressUpdate
 from dedupindex.crawls import compare_crawls, lifecycle
 from dedupindex.crawls.compare_crawls import CHANGES, COLUMNS, ORDERS, compare
 from dedupindex.crawls.counting import LookupCounter, LookupOutcome, add_counted
@@ -95,7 +96,9 @@ def test_the_totals_are_those_of_a_plain_count(
         assert few.rows[0][name] + few.others[name] == few.total[name] == found.total[name]
     assert few.rows[0]["changed"] == max(row["changed"] for row in found.rows)
     monkeypatch.setattr(compare_crawls, "_HELD", 2)
-    assert compare(index, "old", "new", ORDERS[0], 0)[:4] == found[:4]
+    seen = list[ProgressUpdate]()
+    assert compare(index, "old", "new", ORDERS[0], 0, seen.append)[:4] == found[:4]
+    assert {(one.phase, one.part) for one in seen} == {("reading", 0), ("comparing URLs", 0)}
 
 
 def test_backwards_new_is_gone(tmp_path: Path) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import socket
+import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.runtime import spark
-from dedupindex.runtime.spark import check_master, spark_errors
+from dedupindex.runtime import progress, spark
+from dedupindex.runtime.spark import Cluster, check_master, spark_errors
 from tests.support.ports import refusing_port
 
 
@@ -30,6 +33,32 @@ def test_a_master_that_does_not_answer() -> None:
 @pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://h:1", "2", ""])
 def test_other_masters_are_left_to_spark(master: str) -> None:
     check_master(master)
+
+
+def test_the_tasks_of_running_jobs_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_EVERY", 0.001)
+    stages = {1: (3, 8), 2: (1, 2), 3: None}
+    infos = {
+        number: counts and SimpleNamespace(numCompletedTasks=counts[0], numTasks=counts[1])
+        for number, counts in stages.items()
+    }
+    tracker = SimpleNamespace(getActiveStageIds=lambda: list(infos), getStageInfo=infos.get)
+    context = SimpleNamespace(statusTracker=lambda: tracker, defaultParallelism=2)
+    seen, told = list[ProgressUpdate](), threading.Event()
+
+    def update(one: ProgressUpdate) -> None:
+        seen.append(one)
+        told.set()
+
+    with Cluster(context).shown("resolving", update):
+        assert told.wait(60)
+    assert seen[0] == ProgressUpdate("resolving", part=0.4)
+    told.clear()
+    infos.clear()
+    count = len(seen)
+    with Cluster(context).shown("resolving", update):
+        assert not told.wait(0.05)  # between two jobs nothing is known
+    assert len(seen) == count
 
 
 def test_an_application_that_spark_ended() -> None:
