@@ -60,7 +60,7 @@ from dedupindex.post_crawl.dedup_report import (
 from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate, parse_sample
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
-from dedupindex.post_crawl.rewrite.result_place import EARLIER
+from dedupindex.post_crawl.rewrite.result_place import A_COPY, EARLIER
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, has_journals
 from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import amount, printable, singular
@@ -185,7 +185,9 @@ def _print_report(
     steps: list[str],
 ) -> None:  # fmt: skip
     results = None if options.store else options.out
-    if results is not None and report.earlier_results_text() and not has_journals(results):
+    existing = [one for one in report.left if not one.message.endswith(A_COPY)]
+    earlier = existing and report.earlier_results_text()
+    if results is not None and earlier and not has_journals(results):
         say(f"warning: {_SWAPPED.format(results)}")
     warn(report.left)
     for finding in report.proof.named:
@@ -486,7 +488,7 @@ def _next(report: DedupReport, out: Path | str | None, spark: str) -> list[str]:
 def _missing(report: DedupReport) -> str:
     """Say which findings a comparison has since files were not copied; empty if it has none.
 
-    Like the comparison it passes over links that lead nowhere, and over names of other files.
+    Like the comparison it passes over names of other files.
     """
     unknown = list[OSError]()
     absent = [one.file for one in report.lacking if one.file not in report.unlisted]
@@ -496,7 +498,7 @@ def _missing(report: DedupReport) -> str:
     )
     found = [f"{files:,} files not copied (file-missing)"] if files else []
     if report.unlisted or unknown:
-        found.append("what cannot be listed (unreadable)")
+        found.append("what cannot be read (unreadable)")
     if not found:
         return ""
     status = UNSOUND if files else Damaged.exit_status

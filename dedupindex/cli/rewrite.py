@@ -66,6 +66,11 @@ from dedupindex.post_crawl.rewrite.rewrite_outcome import (
 )
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, has_undo_data
+from dedupindex.post_crawl.rewrite.unfinished_run import (
+    check_not_unfinished,
+    mark_unfinished,
+    unmark_unfinished,
+)
 from dedupindex.post_crawl.undo import (
     Restored,
     Undo,
@@ -165,7 +170,12 @@ def command(
         raise click.UsageError(NO_CDXJ)
     if undo or discard:
         stored, copy = bool(in_stores), bool(roots)
-        return _undo_or_commit(plan, own, jobs, undo=undo, stored=stored, copy=copy)
+        if not undo:
+            check_not_unfinished(plan, host)
+        status = _undo_or_commit(plan, own, jobs, undo=undo, stored=stored, copy=copy)
+        if undo and not status:
+            unmark_unfinished(plan, host)
+        return status
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
@@ -361,6 +371,8 @@ def _rewrite(
     def begin() -> None:
         if job.store:
             check_conditions(job.store)
+        elif job.out is None:
+            mark_unfinished(job.plan.path, job.urls.host)
 
     with show_progress() as progress:
         progress(ProgressUpdate("rewriting", 0, total))
@@ -376,6 +388,8 @@ def _rewrite(
                     + singular(f"{outcome.revisits:,} revisits, ")
                     + f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
                 )
+    if job.out is None and not job.dry:
+        unmark_unfinished(job.plan.path, job.urls.host)
     totals.finish()
     sent = sent_requests(requests)
     lines = [*totals.lines(), *sent.lines()]

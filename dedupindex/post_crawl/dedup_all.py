@@ -42,6 +42,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     check_in_stores,
     is_as_scanned,
     opened_source,
+    other_content,
 )
 from dedupindex.post_crawl.rewrite.rewrite_all import (
     check_names,
@@ -50,7 +51,7 @@ from dedupindex.post_crawl.rewrite.rewrite_all import (
     not_writable,
     rewrite,
 )
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, other_content
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.rewrite_outcome import outcome_of, sized_now
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, LOCK, UNCORRECTED, file_key
@@ -557,7 +558,7 @@ def copy(file: SourceFile, place: ResultPlace, *, dry: bool = False) -> None:
             if not (place.has(source, file.name) or dry):
                 _copy(file, source, place)
         except FileExistsError as error:
-            raise other_content(place, file.name) from error
+            raise other_content(place, file.name, source) from error
 
 
 def _copy(file: SourceFile, source: BinaryIO, place: ResultPlace) -> None:

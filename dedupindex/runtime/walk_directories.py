@@ -71,14 +71,18 @@ def walk_visible(
 def is_file(path: str | Path, on_error: OnError) -> bool:
     """Return whether a name leads to a regular file; not knowing it is an error.
 
-    A name that leads nowhere is none: the file is gone, or a link leads to nothing.
+    So is a link that leads nowhere, as to a disk that is not mounted, and what is neither a file
+    nor a directory, such as a pipe. A file that is gone meanwhile is none.
     """
     try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return False
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            on_error(OSError(errno.EINVAL, "it is neither a file nor a directory", os.fspath(path)))
+        return stat.S_ISREG(mode)
     except OSError as error:
-        if error.errno != errno.ELOOP:  # a link to itself leads nowhere, too
+        if os.path.islink(path) and error.errno in (errno.ENOENT, errno.ELOOP):
+            error = OSError(error.errno, "it is a link that leads nowhere", os.fspath(path))
+        if error.errno != errno.ENOENT or os.path.islink(path):
             on_error(error)
         return False
 

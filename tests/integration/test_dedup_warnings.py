@@ -173,7 +173,7 @@ def test_a_directory_that_was_not_copied_has_no_known_size(
     out, _ = typed(*words, status=7)
     directory = "1 directory of unknown size, which cannot be listed"
     assert f"NOT COPIED, so keep the source: {directory}\n" in out
-    assert "it will name what cannot be listed (unreadable), with the status 7" in out
+    assert "it will name what cannot be read (unreadable), with the status 7" in out
     assert directory in (tmp_path / "page.html").read_text()
     (archive / "crawl3.warc.gz").rename(archive / "crawl3.warc.gz.open")
     words = ("dedup", archive, "--out", tmp_path / "other")

@@ -227,11 +227,18 @@ def test_what_is_no_file_is_no_directory_either(archive: Path, tmp_path: Path) -
     os.mkfifo(archive / "pipe.warc.gz")
     status, out, said = ended("dedup", archive, "--out", tmp_path / "out")
     assert status == 7 and "NOT COPIED, so keep the source: 2 files, 0 B" in out
-    assert "cannot be listed" not in out and "it will name" not in out
+    assert "it will name what cannot be read (unreadable), with the status 7\n" in out
     assert f"warning: {archive}/gone.warc.gz: cannot be read" in said
     report = json.loads(ended("dedup", archive, "--out", tmp_path / "out", "--json")[1])
     assert report["not_listed"] == [] and len(report["not_copied"]) == 2
-    assert ended("verify", "--against", archive, tmp_path / "out")[0] == 0
+    for words in (("--against", archive, tmp_path / "out"), (archive,)):
+        status, out, _ = ended("verify", *words)
+        assert status == 7 and "all that" not in out and "no defects" not in out
+        for name, why in (
+            ("gone", "a link that leads nowhere"), ("pipe", "neither a file nor a directory"),
+        ):  # fmt: skip
+            named = f"damage\tunreadable\t{archive}/{name}.warc.gz\t-1\t\tit cannot be read (it is "
+            assert f"{named}{why})" in out
     status, out, said = ended("rehearse", archive, "--work", tmp_path / "work")
     assert status == 7 and "failed" not in out
     assert f"warning: {archive}/gone.warc.gz: cannot be read" in said

@@ -29,6 +29,7 @@ class FakePlan(Plan):
 
     def __init__(self, root: Path, names: list[str] | None = None) -> None:
         self.totals, self.criteria, self.made_of = Totals(), MatchCriteria(), "fake"
+        self.path = Path("plan")
         names = names or sorted(
             str(path.relative_to(root))
             for path in root.rglob("*.warc*")

@@ -40,6 +40,7 @@ from dedupindex.post_crawl.rewrite.undo_directory import (
     DIRECTORY,
     LOCK,
     UNCORRECTED,
+    has_journals,
     kept_names,
 )
 from dedupindex.runtime.atomic_replace import (
@@ -56,6 +57,17 @@ from dedupindex.runtime.tables import amount, singular
 from dedupindex.sources.warc_files import SourceFile, status_of
 from dedupindex.verify.file_bytes import Elsewhere, File, UnreadableFile
 
+A_COPY = (
+    "as a copy of the source, which a run makes that finds no duplicates in it: remove this copy, "
+    "and repeat the command"
+)
+_NOT_OURS = "and the folder of --out has no journal of an earlier run"
+_ANOTHER = (
+    "if it is not a result of an earlier run with this source (are the arguments swapped?), name "
+    "another folder with --out. If it is, another plan made it, it was damaged, or a record was "
+    "taken out of it. Keep it in that last case: the source may still have the record. Else "
+    "remove all files that are named so, and repeat the command"
+)
 FILE_LEFT = "file-left-alone"  # why captures of a file that was left alone stay
 EARLIER = "kept as they are, with other content"  # what has the names of left files
 _READS = 3  # of an object whose bytes are not those that were scanned, before it is left alone
@@ -414,3 +426,14 @@ class _ScatteredFile(_StoredFile):
 def to_verify(path: str) -> Path | Elsewhere:
     """Return what `verify` reads: a file of a disk or a store."""
     return StoredPath(path) if is_remote(path) else Path(path)
+
+
+def other_content(place: ResultPlace, name: str, source: BinaryIO) -> Untouched:
+    """Return what is raised for a file that exists with other content than its result."""
+    shown = place.shown(name)
+    with place.opened(name) as existing:
+        if same_bytes(source, existing):
+            return Untouched(f"{shown} exists already, {A_COPY}")
+    ours = is_remote(shown) or has_journals(place.state)  # an executor does not have the journals
+    why = f": {_ANOTHER}" if ours else f", {_NOT_OURS}"
+    return Untouched(f"{shown} exists already, with other content{why}")

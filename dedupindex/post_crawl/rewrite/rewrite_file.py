@@ -52,10 +52,11 @@ from dedupindex.post_crawl.rewrite.result_place import (
     SharedRanges,
     is_as_scanned,
     opened_source,
+    other_content,
     place_of,
 )
 from dedupindex.post_crawl.rewrite.rewrite_outcome import RewriteOutcome, outcome_of
-from dedupindex.post_crawl.rewrite.undo_directory import has_journals, names_of
+from dedupindex.post_crawl.rewrite.undo_directory import names_of
 from dedupindex.runtime.atomic_replace import (
     NOT_REPLACED,
     ComparingSink,
@@ -78,14 +79,6 @@ from dedupindex.runtime.atomic_replace import (
     replace_file,
 )
 from dedupindex.warc.record_facts import Refused
-
-_NOT_OURS = "and the folder of --out has no journal of an earlier run"
-_ANOTHER = (
-    "if it is not a result of an earlier run with this source (are the arguments swapped?), name "
-    "another folder with --out. If it is, another plan made it, it was damaged, or a record was "
-    "taken out of it. Keep it in that last case: the source may still have the record. Else "
-    "remove all files that are named so, and repeat the command"
-)
 
 
 class RewriteJob(NamedTuple):
@@ -379,7 +372,7 @@ class FileRewriter:
         with existing, closing(ComparingSink(existing)) as comparing:
             outcome = self.counted(comparing)
             if not comparing.same:
-                raise other_content(self._job.place, name)
+                raise other_content(self._job.place, name, self._source)
         outcome.state = "existing"
         return outcome
 
@@ -398,7 +391,7 @@ class FileRewriter:
                 if place.has(file, name):
                     outcome.state = "existing"
             except FileExistsError as error:
-                raise other_content(place, name) from error
+                raise other_content(place, name, self._source) from error
             self._finish(writer, outcome)
             if outcome.state == "existing":
                 return outcome
@@ -408,7 +401,7 @@ class FileRewriter:
                 if outcome.revisits:
                     self._journal.clear()  # there is no file that it describes
                 if isinstance(error, FileExistsError):  # of a run to a folder above or below
-                    raise other_content(place, name) from error
+                    raise other_content(place, name, self._source) from error
                 raise
         return outcome
 
@@ -531,14 +524,6 @@ def journaled_outcome(
     done.journal = journal.size()
     done.records, done.bytes_after = done.revisits + done.refused.total(), size
     return done
-
-
-def other_content(place: ResultPlace, name: str) -> Untouched:
-    """Return what is raised for a file that exists with other content than its result."""
-    shown = place.shown(name)
-    ours = is_remote(shown) or has_journals(place.state)  # an executor does not have the journals
-    why = f": {_ANOTHER}" if ours else f", {_NOT_OURS}"
-    return Untouched(f"{shown} exists already, with other content{why}")
 
 
 def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple[Planned, bool]]:
