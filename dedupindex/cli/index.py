@@ -236,17 +236,13 @@ def _put_results(
         sent = sent_requests(requests)
     warn(done.problems)
     places = " ".join(map(redacted, options["instead_of"]))
-    if done.remaining:
-        files = singular(f"{len(done.remaining):,} files")
-        say(
-            f"warning: no SOURCE has the result of {files} that the index has, and goes on "
-            f"answering with, such as {printable(done.remaining[0])}"
-        )
-    elif not done.replaced:
+    for text in done.remaining_text():
+        say(f"warning: {text}")
+    if not (done.remaining or done.replaced):
         say(f"warning: nothing was replaced: the index had no file of these names in {places}")
     content = {
         "read": done.read, "replaced": done.replaced, "problems": len(done.problems),
-        "remaining": done.remaining, **sent.as_json(),
+        "remaining": done.remaining, "unread": done.unread, **sent.as_json(),
     }  # fmt: skip
     read = singular(f"read {done.read:,} files")
     replaced = singular(f"replaced {done.replaced:,} files")

@@ -34,6 +34,7 @@ from dedupindex.object_store import check_address, is_remote, local, meant_addre
 from dedupindex.post_crawl.purge.remove import RUN_BYTES, remove_live, scratch_of
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind
 from dedupindex.runtime.files import exclusive_in_turn
+from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources.discover import NO_RECORD, detect_kind
 from dedupindex.sources.warc_files import SourceFile, find, nothing_found
 
@@ -65,6 +66,19 @@ class IndexedResults(NamedTuple):
     replaced: int  # files that the index knew, and whose result was read
     problems: list[Problem]  # what could not be read
     remaining: list[str]  # files without a result that could be read, which the index still has
+    unread: list[str]  # of these, those with a result
+
+    def remaining_text(self) -> Iterator[str]:
+        """Say which files the index still has, and why."""
+        lacking = sorted(set(self.remaining) - set(self.unread))
+        for files, why in (
+            (lacking, "that the index has, and goes on answering with: no SOURCE has their result"),
+            (self.unread, "of which the index keeps what it has: the result is damaged at its "
+             "beginning, or has no record that could be read"),
+        ):  # fmt: skip
+            if files:
+                count = singular(f"{len(files):,} files")
+                yield f"{count} {why}, as that of {printable(files[0])}"
 
 
 @dataclass
@@ -184,7 +198,10 @@ def index_results(
     changed = [ChangedFile(_before(file.name, tops, known), file.path) for file in found.files]
     done = update_index(index, changed, (), jobs, on_progress, spark)
     remaining = _remaining(index, below, done.names)
-    return IndexedResults(done.read, done.replaced, [*found.problems, *done.problems], remaining)
+    named = {name for file in changed for name in _whole_names(file.before)}
+    unread = [name for name in remaining if name in named]
+    problems = [*found.problems, *done.problems]
+    return IndexedResults(done.read, done.replaced, problems, remaining, unread)
 
 
 def _known_names(view: View) -> Iterator[str]:

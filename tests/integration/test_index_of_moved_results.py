@@ -19,6 +19,8 @@ from tests.integration.test_dedup_index import BODIES, captures, days
 from tests.support.commands import ended, typed
 from tests.support.local_spark import run_spark_here
 from tests.support.stores import Bucket
+from tests.support.verifying import page
+from tests.support.verifying import write as write_records
 from tests.unit.post_crawl.test_index_originals import write
 
 ALL = {("a", 2), ("b", 3), ("c", 4)}
@@ -121,8 +123,25 @@ def test_files_without_a_result_are_named(archive: Archive) -> None:
     assert json.loads(output)["remaining"] == [
         f"{archive.set}/2026/{host}.warc.gz" for host in "ac"
     ]
-    assert "no SOURCE has the result of 2 files that the index has" in messages
+    assert "2 files that the index has, and goes on answering with: no SOURCE has" in messages
     assert days(archive.index) == ALL - {("b", 3)}
+
+
+def test_a_damaged_result_is_not_called_missing(tmp_path: Path) -> None:
+    """The index has not a capture of the file before: it answers with nothing from there."""
+    source, out, index = (tmp_path / name for name in ("in", "out", "index"))
+    write_records(source / "a.warc.gz", [page(1)])
+    whole = write_records(tmp_path / "b.warc.gz", [page(2)]).read_bytes()
+    (source / "cut.warc.gz").write_bytes(whole[:-9])
+    typed("index", "--all", source, index, status=7)
+    typed("dedup", source, "--out", out, status=7)
+    words = ("index", "--replace", out, index, "--instead-of", source)
+    for _ in range(2):
+        _, said = typed(*words, status=7)
+        assert "no SOURCE has" not in said and "goes on answering" not in said
+        assert "1 file of which the index keeps what it has: the result is damaged at its " in said
+    found = json.loads(typed(*words, "--json", status=7)[0])
+    assert found["remaining"] == found["unread"] == [str(source / "cut.warc.gz")]
 
 
 def test_what_is_purged_stays_away(archive: Archive) -> None:
@@ -280,7 +299,7 @@ def test_captures_stay_if_a_result_cannot_be_read(
     sources = [result, directory / "smaller/b.warc.gz"] if named else []
     report, messages = put(directory, *sources, status=7)
     assert report["remaining"] == [str(directory / "set/c.warc.gz")] and report["replaced"] == 1
-    assert "the result of 1 file that the index has" in messages
+    assert "1 file of which the index keeps what it has: the result is damaged" in messages
     assert messages.count(f"{result}") == 1
     assert days(directory / "index") >= {("c", 4)}
 
