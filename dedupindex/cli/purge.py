@@ -148,8 +148,9 @@ def command(
 
     Fails if revisits depend on these captures, or may do so, unless --force is given: in files that
     changed since they were indexed, or in the WARCs of a crawl that was answered with originals and
-    not indexed yet. Purged captures do not come back when their files are read again; captures of
-    the same URL that are made later are added. With --crawl the statistics of the crawl are
+    not indexed yet. Purged captures do not come back when their files are read again. Captures
+    that INDEX does not know yet are added with their files, also earlier ones of the same URL:
+    purge again then. With --crawl the statistics of the crawl are
     removed, too. INDEX remembers what was purged, when and by whom: --history.
     """
     if history:
@@ -255,7 +256,13 @@ def _report(index: Path, target: Target, found: PurgeSurvey, *, listed: bool, pu
     text = _text_of(found, len(absent), purged=purged)
     print_result(content, () if listed else text, chain(text, notes) if listed else notes)
     if found.found and found.is_empty:
-        say("the index has no capture of it: it was purged before, or never had any")
+        times = _purged_at(index, target.kind)
+        before = [times.get(printable(text), "") for text in target.texts]
+        if not all(before):
+            say("the index has no capture of it: it was purged before, or never had any")
+        else:
+            say(f"nothing found: it was purged at {max(before)}")
+            return NOTHING_FOUND
     elif purged and found.found:
         say("the index forgot these captures; the WARC files are unchanged and still have them")
     return 0 if found.found else NOTHING_FOUND
@@ -306,8 +313,8 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
     purged = _purged_at(index, kind) if absent else {}
     for name in absent:
         hint = _hint(index, kind, name, found)
-        if isinstance(name, str) and name in purged:
-            hint = f" (it was purged at {purged[name]})"
+        if at := _when(name, purged):
+            hint = f" (it was purged at {at})"
         elif not hint and kind is TargetKind.CRAWL:
             if not crawls:
                 crawls, removed = crawl_names(index) - {""}, removed_crawls(index)
@@ -321,7 +328,16 @@ def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey)
                 stems = {_stem(file): file for file, purged in files.items() if not purged}
                 near = [stems[stem] for stem in get_close_matches(_stem(name), stems)]
             hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-        yield f"not found: {name}{hint}"
+        shown = f"{name['digest']} {name['url']}" if isinstance(name, dict) else name
+        yield f"not found: {shown}{hint}"
+
+
+def _when(name: Any, purged: dict[str, str]) -> str:
+    """Return when one of `_not_found` was purged, "" if it was not."""
+    if isinstance(name, dict):  # of a capture the history has the date, too, if it was given
+        begin = f"{name['digest']} {name['url']}"
+        return next((at for one, at in purged.items() if f"{one} ".startswith(f"{begin} ")), "")
+    return purged.get(name, "")
 
 
 def _purged_at(index: Path, kind: TargetKind) -> dict[str, str]:

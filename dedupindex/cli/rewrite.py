@@ -66,11 +66,6 @@ from dedupindex.post_crawl.rewrite.rewrite_outcome import (
 )
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY, has_undo_data
-from dedupindex.post_crawl.rewrite.unfinished_run import (
-    check_not_unfinished,
-    mark_unfinished,
-    unmark_unfinished,
-)
 from dedupindex.post_crawl.undo import (
     Restored,
     Undo,
@@ -87,7 +82,13 @@ from dedupindex.post_crawl.undo_in_store import (
     objects_of_plan,
     restoring,
 )
-from dedupindex.post_crawl.work_directory import check_finished, end_undone
+from dedupindex.post_crawl.work_directory import (
+    check_finished,
+    check_not_unfinished,
+    end_undone,
+    mark_unfinished,
+    unmark_unfinished,
+)
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, printable, singular
@@ -170,12 +171,7 @@ def command(
         raise click.UsageError(NO_CDXJ)
     if undo or discard:
         stored, copy = bool(in_stores), bool(roots)
-        if not undo:
-            check_not_unfinished(plan, host)
-        status = _undo_or_commit(plan, own, jobs, undo=undo, stored=stored, copy=copy)
-        if undo and not status:
-            unmark_unfinished(plan, host)
-        return status
+        return _undo_or_commit(plan, own, jobs, host, undo=undo, stored=stored, copy=copy)
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
@@ -223,16 +219,20 @@ def _places(plan: Plan, host: str, options: dict[str, Any], *, to_directory: boo
 
 
 def _undo_or_commit(
-    plan: Path, own: Containers, jobs: int, *, undo: bool, stored: bool, copy: bool
+    plan: Path, own: Containers, jobs: int, host: str, *, undo: bool, stored: bool, copy: bool
 ) -> int:
     """Undo or commit the files of a plan, which may be `stored`, or a `copy` of those scanned."""
+    if not undo:
+        check_not_unfinished(plan, host)
     if stored:
         status = _in_stores(plan, list(own.values()), jobs, undo=undo)
     else:
         tops = sorted({Path(one.root) for one in own.values()})
         status = _on_this_machine(plan, tops, own, jobs, undo=undo)
-    if undo and not status and not copy:
-        end_undone_run(plan.resolve().parent)
+    if undo and not status:
+        unmark_unfinished(plan, host)
+        if not copy:
+            end_undone_run(plan.resolve().parent)
     return status
 
 
@@ -243,7 +243,7 @@ def _on_this_machine(
     if not undo:
         return _commit(plan, tops, own)
     before = sum(map(_restored_before, own.values()))
-    status = undo_all(tops, lambda: _rewritten(own), jobs)
+    status = undo_all(tops, lambda: _rewritten(own), jobs, what=" of this plan")
     if before and not wants_json():
         files = "1 file was" if before == 1 else f"{before:,} files were"
         say(f"{files} restored before (same size, another file), as by an undo that was killed")
@@ -420,11 +420,12 @@ def _say_what_to_know(job: RewriteJob, totals: _RewriteReport) -> None:
 
 def undo_all(
     roots: list[Path], find: Callable[[], Undoable], processes: int,
-    locks: list[Path] | None = None,
+    locks: list[Path] | None = None, what: str = "",
 ) -> int:  # fmt: skip
     """Undo the rewriting in place below `roots` of the files that `find` returns.
 
-    `locks` are the directories with their journals, if these are not `roots`.
+    `locks` are the directories with their journals, if these are not `roots`; `what` says of what
+    the files are, for a message.
     """
     places = roots if locks is None else locks
     with _locked_and_cleaned(places):
@@ -434,7 +435,7 @@ def undo_all(
                 if not has_undo_data(root) and (above := journal_above(root)):
                     raise BadInput(f"nothing was undone: {root} has no journal; {above}")
             say(
-                f"there is nothing to undo below {', '.join(map(str, roots))}: nothing was "
+                f"there is nothing to undo{what} below {', '.join(map(str, roots))}: nothing was "
                 "rewritten there in place, or all of it was undone (bin/undedup DIR --out OTHER "
                 "restores what was committed; a run with --out has changed nothing there: to undo "
                 "it, delete its results and working files)"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -144,7 +144,10 @@ def command(
             task = task._replace(out=out)
         status = _restore(results, task, place, originals, jobs, requests)
     if out is not None and not dry_run and not wants_json():
-        print_result({}, map(printable, _next(results, str(out))))
+        lines = _next(results, str(out))
+        if status:  # something was not restored: what there was before must stay
+            lines = islice(lines, 1)
+        print_result({}, map(printable, lines))
     return status
 
 
@@ -188,6 +191,8 @@ def _sets(directories: list[Path], unreadable: list[Restored]) -> list[Path]:
     """
     found: dict[Path, Path] = {}  # by where links lead
     for directory in directories:
+        if directory.is_file():
+            _check(directory, None)  # it names the directory that is meant
         known = len(unreadable)
         below = sets_below(directory, _left_alone(unreadable))
         if not below and len(unreadable) > known and not (directory / DIRECTORY).is_dir():

@@ -199,7 +199,8 @@ def index_results(
     done = update_index(index, changed, (), jobs, on_progress, spark)
     remaining = _remaining(index, below, done.names)
     named = {name for file in changed for name in _whole_names(file.before)}
-    unread = [name for name in remaining if name in named]
+    broken = {os.path.basename(problem.container) for problem in found.problems}
+    unread = [name for name in remaining if name in named or os.path.basename(name) in broken]
     problems = [*found.problems, *done.problems]
     return IndexedResults(done.read, done.replaced, problems, remaining, unread)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from dedupindex.errors import BadInput, IndexBusy, SettingsConflict
 from dedupindex.object_store import is_remote
@@ -152,6 +153,39 @@ def check_finished(plan: Path, roots: Iterable[Path]) -> None:
                 "the options that it started with, or restore the files with bin/rewrite "
                 f"{printable(shlex.quote(str(top / 'plan')))} --undo"
             )
+
+
+def _mark(plan: Path, host: str) -> Path:
+    return plan / f".unfinished{'-' if host else ''}{quote(host, safe='')}"
+
+
+def mark_unfinished(plan: Path, host: str) -> None:
+    """Mark a plan, if its directory can be written to, before a file is replaced.
+
+    The mark stays if the run is interrupted. Resumed, that run needs the removed records of what
+    it has replaced: without them it finds files that changed since they were scanned.
+    """
+    with suppress(OSError):
+        write_file(_mark(plan, host), b"")
+
+
+def unmark_unfinished(plan: Path, host: str) -> None:
+    """Remove the mark: all files were rewritten, or restored."""
+    with suppress(OSError):
+        _mark(plan, host).unlink()
+
+
+def check_not_unfinished(plan: Path, host: str) -> None:
+    """Raise `SettingsConflict` if rewriting in place by a plan was interrupted."""
+    if not (mark := _mark(plan, host)).exists():
+        return
+    command = f"bin/rewrite {printable(shlex.quote(str(plan)))}"
+    raise SettingsConflict(
+        f"{command} --in-place was interrupted, and needs the removed records to go on; nothing "
+        f"was changed: finish it first with that command and the options that it had, or restore "
+        f"the files with {command} --undo. To keep what it has done, and no more, delete "
+        f"{printable(shlex.quote(str(mark)))} and repeat this"
+    )
 
 
 def end_undone(top: Path, sources: Sequence[str] | None = None) -> bool:

@@ -477,7 +477,7 @@ def test_journals_of_an_earlier_run_with_out_are_passed_over(archive: Path, chan
     assert said == "" and singular(f"; {len(changed)} files bit for bit, ") in out
     assert "0 left alone" in out and content(result) == before
     out, said = typed("rewrite", work / "plan", "--undo")
-    assert f"there is nothing to undo below {result}" in said and "0 left alone" in out
+    assert f"there is nothing to undo of this plan below {result}" in said and "0 left alone" in out
     if change == "grown":
         return
     typed("dedup", result, "--in-place", "--work", work)

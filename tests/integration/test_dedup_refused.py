@@ -248,7 +248,7 @@ def test_the_sources_are_not_the_directory_of_results(
 ) -> None:
     before = content(source)
     for out, told in (
-        (source, "has the sources in it: name another directory, or use --in-place"),
+        (source, "has the sources in it: name another directory (bin/dedup and bin/rewrite"),
         (source / "out", f"is in {source}, where the next scan would read it"),
     ):
         assert main(["dedup", str(source), "--out", str(out)]) == 4

@@ -61,7 +61,13 @@ from dedupindex.post_crawl.purge.impact import (
 )
 from dedupindex.post_crawl.purge.live_impact import LiveCell, LiveImpact
 from dedupindex.post_crawl.purge.survey_impact import ImpactSurvey
-from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind, resolve
+from dedupindex.post_crawl.purge.target import (
+    CaptureTarget,
+    ResolvedTarget,
+    Target,
+    TargetKind,
+    resolve,
+)
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive_in_turn
 from dedupindex.runtime.tables import names_text, printable, singular
@@ -219,11 +225,13 @@ def history(index: Path) -> list[dict[str, Any]]:
 
 
 def _remembered(target: Target, found: PurgeSurvey, *, force: bool) -> dict[str, Any]:
-    """Return what an index remembers of a purge; see `history`."""
-    names: list[str] = [printable(text) for text in target.texts[:_REMEMBERED]]
-    for capture in target.captures[:_REMEMBERED]:
-        url, date = capture.url.decode("utf-8", "backslashreplace"), capture.date.decode()
-        names.append(f"{capture.digest} {url} {date}".rstrip())
+    """Return what an index remembers of a purge, see `history`.
+
+    Names of which it has nothing are left out.
+    """
+    texts = [printable(text) for at, text in enumerate(target.texts) if at in found.found]
+    captures = [one for at, one in enumerate(target.captures) if at in found.found]
+    names = [*texts, *map(capture_name, captures)][:_REMEMBERED]
     impact = found.impact
     try:
         user = getpass.getuser()
@@ -234,7 +242,7 @@ def _remembered(target: Target, found: PurgeSurvey, *, force: bool) -> dict[str,
         "by": f"{user}@{socket.gethostname()}",
         "kind": target.kind.value,
         "names": names,
-        "of": len(target.texts) + len(target.captures),
+        "of": len(texts) + len(captures),
         "forced": force,
         "originals": impact.originals.captures,
         "copies": impact.copies.captures,
@@ -242,6 +250,12 @@ def _remembered(target: Target, found: PurgeSurvey, *, force: bool) -> dict[str,
         "unmerged": found.live,
         "dependents": impact.dependents.captures,
     }
+
+
+def capture_name(capture: CaptureTarget) -> str:
+    """Return how the history names a capture."""
+    url, date = capture.url.decode("utf-8", "backslashreplace"), capture.date.decode()
+    return f"{capture.digest} {url} {date}".rstrip()
 
 
 def _surveyed(survey: ImpactSurvey, live: int, unread: dict[str, int]) -> PurgeSurvey:

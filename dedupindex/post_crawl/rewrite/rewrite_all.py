@@ -405,7 +405,10 @@ def check_names(
         if store and f"{store}/".startswith(f"{file.root.rstrip('/')}/"):
             raise BadInput(f"{store} is in {file.root}, where the next scan would read it")
     if any(Path(root).resolve() == target for root in roots):
-        raise BadInput(f"{out} has the sources in it: name another directory, or use --in-place")
+        raise BadInput(
+            f"{out} has the sources in it: name another directory (bin/dedup and bin/rewrite "
+            "rewrite them there with --in-place)"
+        )
     for root in roots if searched is None else searched:
         if Path(root).resolve() in (target, *target.parents):
             raise BadInput(f"{out} is in {root}, where the next scan would read it")

@@ -392,11 +392,16 @@ def test_an_index_remembers_what_was_purged(on: On, tmp_path: Path, engine: str)
         assert typed("purge", index, "--history")[1] == said
         typed("purge", index, "--url", url, "--force")
         again = typed("purge", index, "--url", url, status=10)[1]
+        more = [capture(n, URLS[2], n % 9 + 1, container=FILES[0]) for n in range(2, 32) if n != 3]
+        load(index, more)
         lines = "".join(
             orjson.dumps({"digest": str(sha1(n)), "url": URLS[2].decode()}).decode() + "\n"
-            for n in range(30)
+            for n in range(2, 33)  # of the last one there is nothing
         )
-        typed("purge", index, "--captures", "-", text=lines)
+        said = typed("purge", index, "--captures", "-", text=lines)[1]
+        assert f"not found: {sha1(32)} {URLS[2].decode()}\n" in said and "it was purged" not in said
+        said = typed("purge", index, "--captures", "-", text=lines, status=10)[1]
+        assert f"not found: {sha1(4)} {URLS[2].decode()} (it was purged at " in said
         first, second = json.loads(typed("purge", index, "--history", "--json")[0])["purges"]
         assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", first["time"])
         assert again == f"not found: {url} (it was purged at {first.pop('time')})\n"
@@ -406,14 +411,14 @@ def test_an_index_remembers_what_was_purged(on: On, tmp_path: Path, engine: str)
             "revisits": 0, "unmerged": 0, "dependents": 1,
         }  # fmt: skip
         assert (second["kind"], second["of"], len(second["names"])) == ("capture", 30, 20)
-        assert second["names"][3] == f"{sha1(3)} {URLS[2].decode()}" and second["originals"] == 1
+        assert second["names"][1] == f"{sha1(3)} {URLS[2].decode()}" and second["originals"] == 30
         one, other = typed("purge", index, "--history")[0].splitlines()
         assert one.endswith(
             f"url {url}: 1 original, 0 other records, 0 revisit records, 0 unmerged; "
             "--force: 1 revisit depended on them"
         )
         assert other.endswith(
-            f"{second['names'][-1]} and 10 more: 1 original, 0 other records, 0 revisit records, "
+            f"{second['names'][-1]} and 10 more: 30 originals, 0 other records, 0 revisit records, "
             "0 unmerged"
         )
         said = typed("purge", index, "--history", "--url", url, "--list", status=2)[1]
@@ -441,7 +446,7 @@ def test_a_purge_ends_an_open_crawl_and_says_so(on: On, tmp_path: Path, engine: 
         assert "crawl weekly is open: it was ended\n" in out and "never had any" not in said
         [found] = json.loads(typed("purge", index, "--history", "--json")[0])["purges"]
         assert (found["kind"], found["names"]) == ("crawl", ["weekly"])
-        again = json.loads(typed("purge", index, "--crawl", "weekly", "--json")[0])
+        again = json.loads(typed("purge", index, "--crawl", "weekly", "--json", status=10)[0])
         assert again["open_crawls"] == []
         assert len(typed("purge", index, "--history")[0].splitlines()) == 1
 

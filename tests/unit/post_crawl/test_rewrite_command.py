@@ -434,6 +434,8 @@ def test_undedup_names_the_expected_directory(
     for given, said in ((first, f"{out} has: "), (tmp_path / "none", "does not exist")):
         assert main(["undedup", str(given), "--out", str(back)]) == 4
         assert said in capsys.readouterr().err
+    assert main(["undedup", str(first), "--in-place"]) == 4
+    assert f"{out} has: " in capsys.readouterr().err
     for inside in (out, out / "back"):
         assert main(["undedup", str(out), "--out", str(inside)]) == 4
     assert not back.exists() and not (out / "back").exists()
