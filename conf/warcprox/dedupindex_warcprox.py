@@ -19,7 +19,7 @@ DEDUPINDEX_URL     where the server is (http://127.0.0.1:8484)
 DEDUPINDEX_CRAWL   the crawl of requests without buckets; not set: they are looked up, not reported
 DEDUPINDEX_TOKEN   a token of the role write, where the server wants one
 DEDUPINDEX_FILTER  seconds between two renewals of the digest filter; not set: all is asked
-DEDUPINDEX_COMMIT  1: commit the crawls when warcprox ends; otherwise somebody else does
+DEDUPINDEX_COMMIT  yes or 1: commit the crawls when warcprox ends; no, 0 or not set: do it yourself
 
 A bucket of ``Warcprox-Meta: {"dedup-buckets": {"news": "rw", "base": "ro"}}`` is the namespace of
 its name, asked in the order given. What is stored for ``rw`` is reported to a crawl in it, named
@@ -54,6 +54,15 @@ _AGAIN = 1.0  # seconds after which captures are sent again that could not be re
 _COMMIT = 30.0  # seconds for which warcprox's end waits for the server, to commit
 _ASK_AGAIN = 1  # seconds between two attempts to begin a crawl
 _RULES_HOLD = 300  # seconds after which the index's rules are read again
+_YES_OR_NO = {
+    "1": True,
+    "yes": True,
+    "true": True,
+    "": False,
+    "0": False,
+    "no": False,
+    "false": False,
+}
 _COVERS = {"covers": "entity"}  # a crawl says so when it begins; without one each lookup must
 
 
@@ -179,19 +188,38 @@ def _captures(recorded_url, digest):
     return [capture]
 
 
+def _yes_or_no(text):
+    return _YES_OR_NO[text.strip().lower()]
+
+
+def _setting(name, parse):
+    """The value of a variable; ends warcprox with a sentence if it is none."""
+    text = os.environ.get(name, "")
+    try:
+        return parse(text)
+    except (KeyError, ValueError) as error:
+        allowed = "yes or no" if parse is _yes_or_no else "a number of seconds"
+        raise SystemExit(f"{name}: {text!r} is not {allowed}") from error
+
+
 class Session:
     """What both plugins share: the client, and which crawls may be written to."""
 
     def __init__(self):
-        renew = float(os.environ.get("DEDUPINDEX_FILTER") or 0)
-        self.client = Client(
-            os.environ.get("DEDUPINDEX_URL") or "http://127.0.0.1:8484",
-            token=os.environ.get("DEDUPINDEX_TOKEN", "").strip(),
-            request_timeout=5,
-            digest_filter=DigestFilter(renew=renew) if renew > 0 else None,
-        )
+        self.url = os.environ.get("DEDUPINDEX_URL") or "http://127.0.0.1:8484"
+        self.commit = _setting("DEDUPINDEX_COMMIT", _yes_or_no)
+        renew = _setting("DEDUPINDEX_FILTER", lambda text: float(text or 0))
+        try:
+            self.client = Client(
+                self.url,
+                token=os.environ.get("DEDUPINDEX_TOKEN", "").strip(),
+                request_timeout=5,
+                digest_filter=DigestFilter(renew=renew) if renew > 0 else None,
+            )
+        except (DedupError, ValueError) as error:
+            raise SystemExit(f"DEDUPINDEX_URL: {error}") from error
         self.default = os.environ.get("DEDUPINDEX_CRAWL", "")
-        self.commit = os.environ.get("DEDUPINDEX_COMMIT", "") not in ("", "0")
+        self.unreported = 0  # stored in full for a crawl that takes no captures
         self.counts = Counter()  # what this plugin left alone, by reason
         self._lock = threading.Lock()
         self._open = {}  # crawl: True once begun, or when to try again; False: it has ended
@@ -268,6 +296,16 @@ class Session:
         crawls = [crawl for _, crawl in places if crawl]
         if crawls and self.reports:
             self.held.add(recorded_url, digest, crawls)
+        elif self._is_to_be_reported(recorded_url):
+            with self._lock:
+                self.unreported += 1
+
+    def _is_to_be_reported(self, recorded_url):
+        """Whether a capture is of a crawl, which may not take it."""
+        buckets = (recorded_url.warcprox_meta or {}).get("dedup-buckets")
+        if isinstance(buckets, dict):
+            return any(mode != "ro" for mode in buckets.values())
+        return bool(self.default)
 
     def _may_write(self, name, settings):
         """Whether a crawl takes captures; begins it at first."""
@@ -282,9 +320,12 @@ class Session:
             done = True
         except DedupError as error:
             if error.http_status == 503:
-                self.tell(f"crawl {name} is begun later: {error}")
+                self.tell(f"crawl {name} is begun later, when {self.url} answers: {error}")
                 return True
-            self.tell(f"crawl {name} is looked up but not reported to: {error}")
+            self.tell(
+                f"crawl {name} is looked up but not reported to: {error}. Index its WARCs in the "
+                "end: bin/index --add --crawl NAME WARCS INDEX"
+            )
             done = False
         with self._lock:
             self._open[name] = done
@@ -416,7 +457,14 @@ class Store(DedupableMixin):
             for name in self._session.begun():
                 self._commit(name, end)
         client.close()
-        _log.warning("%s %s", client.counts.as_json(), dict(self._session.counts))
+        counts = client.counts.as_json()
+        counts["not_reported"] += self._session.unreported
+        _log.warning("%s %s", counts, dict(self._session.counts))
+        if counts["not_reported"]:
+            _log.warning(
+                "stored and not reported: %d; index the WARCs, as later crawls store these again "
+                "otherwise: bin/index --add --crawl NAME WARCS INDEX", counts["not_reported"],
+            )  # fmt: skip
 
     def _commit(self, name, end):
         """Commit a crawl; wait for a server that is away, as long as captures wait for it, too."""

@@ -437,6 +437,47 @@ def test_in_an_outage_everything_is_stored(outage: str, tmp_path: Path) -> None:
     counts = counted(folder)
     assert counts["lookups"] == counts["not_looked_up"] == counts["not_reported"] == len(ALL)
     assert (counts["hits"], counts["misses"]) == (0, 0)
+    log = (folder / "log").read_text()
+    assert f"stored and not reported: {len(ALL)}; index the WARCs" in log
+    assert f"crawl one is begun later, when {url} answers" in log
+
+
+def test_a_crawl_is_committed_only_if_that_is_wanted(index: Path, tmp_path: Path) -> None:
+    """What is stored for a crawl that has ended counts as not reported: nobody knows of it."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with site() as base, serving(index) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with proxying(first, url, "one", DEDUPINDEX_COMMIT="no") as port:
+            crawl(port, base, list(PAGES)[:1])
+        assert json.loads(server.get("/crawls/one")[1])["state"] == "open"
+        with Client(url) as client:
+            client.commit("one", "test")
+        with proxying(second, url, "one", DEDUPINDEX_COMMIT="no") as port:
+            crawl(port, base, list(PAGES)[1:2])
+    counts, log = counted(second), (second / "log").read_text()
+    assert (counts["misses"], counts["added"], counts["not_reported"]) == (1, 0, 1)
+    assert "crawl one is looked up but not reported to" in log
+    assert "stored and not reported: 1; index the WARCs" in log
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("DEDUPINDEX_COMMIT", "perhaps", "DEDUPINDEX_COMMIT: 'perhaps' is not yes or no\n"),
+        ("DEDUPINDEX_FILTER", "ten", "DEDUPINDEX_FILTER: 'ten' is not a number of seconds\n"),
+        ("DEDUPINDEX_URL", "127.0.0.1:8484", "DEDUPINDEX_URL: '127.0.0.1:8484' is not a URL"),
+    ],
+)
+def test_a_wrong_setting_ends_warcprox_with_a_sentence(
+    tmp_path: Path, name: str, value: str, said: str
+) -> None:
+    tools = environment("warcprox", WARCPROX)
+    done = subprocess.run(
+        [ROOT / "conf/warcprox/plugin.sh", "-p", "0", "-d", tmp_path / "warcs"],
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "PYTHONPATH": "", name: value},
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=DEADLINE,
+    )  # fmt: skip
+    assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_server_that_dies_in_mid_crawl(index: Path, tmp_path: Path) -> None:
