@@ -58,7 +58,9 @@ class LiveIndex:
         self._stamp: Stamp | None = None
         self._failing_since: float | None = None
         self._logs = self._lost = False
-        self._purged: Engine | None = None  # the open index, once it is known to have purges
+        # Whether the open index is known to have purges. No engine is kept for that: LMDB opens a
+        # file once, so an index that was moved away and back could not be opened again.
+        self._has_purges = False
         self._busy = threading.Lock()
 
     def opened(self) -> Opened:
@@ -83,10 +85,10 @@ class LiveIndex:
         """
         engine = self.opened().engine
         admission = admission_filter(engine.identity.settings)
-        if engine is not self._purged:  # purges are never forgotten, and there may be many to read
+        if not self._has_purges:  # which are never forgotten, and there may be many to read
             if is_cluster(engine.identity.engine) or not engine.purges():
                 return admission
-            self._purged = engine
+            self._has_purges = True
         purged = set[tuple[object, ...]]()
         with engine.view() as view:
             for one in captures:
@@ -117,7 +119,7 @@ class LiveIndex:
                 self._failing_since = None
                 self._log_state()
             except DedupError as error:
-                self._error = error
+                self._error = error.with_traceback(None)  # it would keep an engine open
                 now = time.monotonic()
                 self._failing_since = self._failing_since or now
                 # While an index is swapped it is missing for a moment, and the open one is still
@@ -147,7 +149,7 @@ class LiveIndex:
             plain = None if self._ruled else view.plain()  # it applies no policy
         if self._opened is not None:
             self.reloads += 1
-        self._opened = Opened(engine, plain)
+        self._opened, self._has_purges = Opened(engine, plain), False
 
     def watch(self, store_counts: Callable[[], None], *, logs: bool = False) -> None:
         """Start the threads that refresh the index and store statistics, with `store_counts`.

@@ -12,6 +12,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from dedupindex.crawls import statistics
+from dedupindex.errors import DedupError
 from dedupindex.index import tokens
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.files import exclusive
@@ -345,3 +346,24 @@ def test_what_unread_crawls_may_refer_to_is_not_removed(index: Path) -> None:
     dedupindex("index", "--add", "--crawl", "one", warc, index)
     dedupindex("purge", index, "--url", url)
     assert not date(web, 8)
+
+
+def test_an_index_with_purges_that_is_moved_away_and_back_is_opened_again(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB opens a file once: nothing may keep the index open that was there before."""
+    monkeypatch.setattr("server.live_index.RELOAD_GRACE", 0)
+    one = capture(9, b"http://x.example/9", container="/w/x.warc.gz")
+    load(index, [one])
+    dedupindex("purge", index, "--url", one.url.decode())
+    live = LiveIndex(index)
+    live.refresh()
+    assert live.refusal_reason([one])(one) == "purged"  # as for a report
+    for _ in range(2):
+        away = index.rename(index.with_name("away"))
+        live.refresh()
+        with pytest.raises(DedupError):
+            live.opened()
+        away.rename(index)
+        live.refresh()
+        assert live.opened() and live.refusal_reason([one])(one) == "purged"
