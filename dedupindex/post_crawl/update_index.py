@@ -191,7 +191,8 @@ def index_results(
     below = tuple(f"{name}/" for top in tops for name in _whole_names(top))
     with closing(open_index(index)) as engine, engine.view() as view:
         known = set(_known_names(view))
-        if any(view.container(file.path) is None for file in found.files):  # else it is repeated
+        is_repeated = all(view.container(file.path) is not None for file in found.files)
+        if not is_repeated:
             for top in tops:
                 _check_known(index, top, found.files, known)
     known = {name for name in known if name.startswith(below)}
@@ -202,7 +203,9 @@ def index_results(
     broken = {os.path.basename(problem.container) for problem in found.problems}
     unread = [name for name in remaining if name in named or os.path.basename(name) in broken]
     problems = [*found.problems, *done.problems]
-    return IndexedResults(done.read, done.replaced, problems, remaining, unread)
+    # Files that crawls reported are known by their last names, wherever these are.
+    replaced = 0 if is_repeated and not known else done.replaced
+    return IndexedResults(done.read, replaced, problems, remaining, unread)
 
 
 def _known_names(view: View) -> Iterator[str]:

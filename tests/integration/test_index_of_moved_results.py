@@ -127,6 +127,24 @@ def test_files_without_a_result_are_named(archive: Archive) -> None:
     assert days(archive.index) == ALL - {("b", 3)}
 
 
+def test_a_wrong_place_of_files_that_were_reported_too_is_noticed(tmp_path: Path) -> None:
+    """Crawls and CDX files name a file without its directory: that says nothing of a place."""
+    (tmp_path / "warcs").mkdir()
+    file, index, moved = tmp_path / "warcs/a.warc.gz", tmp_path / "index", tmp_path / "moved"
+    write_records(file, [page(1)])
+    typed("index", "--all", file, tmp_path / "other")
+    typed("export", "--cdxj", tmp_path / "other", "--out", tmp_path / "a.cdxj")
+    typed("index", "--all", tmp_path / "a.cdxj", index)
+    typed("index", "--add", file, index)
+    file.parent.rename(moved)
+    typed("index", "--replace", moved, index)
+    for place, count in (("warc", 0), ("warcs", 1)):
+        words = ("index", "--replace", moved, index, "--instead-of", tmp_path / place)
+        output, said = typed(*words)
+        assert f"; replaced {count} file" in output
+        assert ("warning: nothing was replaced: the index had no file of" in said) != bool(count)
+
+
 def test_a_damaged_result_is_not_called_missing(tmp_path: Path) -> None:
     """The index has not a capture of the file before: it answers with nothing from there."""
     source, out, index = (tmp_path / name for name in ("in", "out", "index"))

@@ -385,6 +385,7 @@ def _rows(sums: Sums) -> list[dict[str, Any]]:
             "name": name.decode("utf-8", "backslashreplace") or None,
             "dependents": amounts[0],
             "bytes": Amount(*amounts).known_bytes,
+            "unsized": amounts[2],
         }
         for name, amounts in sums.largest(LISTED, 0)
     ]

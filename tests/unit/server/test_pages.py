@@ -926,6 +926,16 @@ def test_a_crawl_of_indexed_files_has_a_page(make_index: MakeIndex, tmp_path: Pa
     page(web.get("/pages/crawl?name=none"), 404)
 
 
+def test_the_impact_page_says_of_how_many_the_size_is_unknown(tmp_path: Path) -> None:
+    index = begin(tmp_path, settings=ALL)
+    captures = [
+        capture(n, b"http://x.example/%d" % n, size=size) for n, size in ((1, 2000), (2, -1))
+    ]
+    load(index, captures, [revisit_of(captures[1], b"http://y.example/", 3)])
+    shown = page(served(index).get("/pages/impact?kind=host&name=x.example")).text
+    assert " ".join(shown.split()).count("2.0 kB and 1 of unknown size") == 2
+
+
 def test_the_impact_page_needs_the_role_admin(make_index: MakeIndex) -> None:
     index = make_index([capture(1)])
     secret = tokens.add(index, "root", Role.ADMIN)
