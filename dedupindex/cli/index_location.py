@@ -150,7 +150,8 @@ def check_new_index(sources: Sequence[str], index: Path) -> None:
     if not name or os.path.lexists(name) or _is_source(name) or not os.access(index, os.X_OK):
         return
     if index.is_dir() and _is_source(str(index)):
-        right = f"{shlex.quote(str(index))} {shlex.quote(name)}"
+        every = "--all " if click.get_current_context().params.get("all") else ""
+        right = f"{every}{shlex.quote(str(index))} {shlex.quote(name)}"
         raise click.UsageError(
             f"{name} does not exist, and {index} is no index: the index comes last, as in "
             f"bin/index {right}"

@@ -22,12 +22,12 @@ from xxhash import xxh3_128_hexdigest
 
 from dedupindex.counts import OnProgress, silent
 from dedupindex.crawls import statistics
-from dedupindex.crawls.crawl import Crawl, CrawlState
+from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.crawl_report import left_unknown
 from dedupindex.crawls.parse_report import self_report_of
-from dedupindex.crawls.store import Reading, Store, some_of
+from dedupindex.crawls.store import Store, some_of
 from dedupindex.crawls.stores import indexed_crawl_names, open_store, removed_in
-from dedupindex.crawls.unread_crawls import captures_in, read_for_others
+from dedupindex.crawls.unread_crawls import absent_files, read_for_others
 from dedupindex.errors import BadQuery, UnknownCrawl, as_named
 from dedupindex.index import open_index
 from dedupindex.index.engine import IndexedContainer, View, reread
@@ -193,7 +193,7 @@ def _unknown(name: str, view: View, store: Store | None) -> UnknownCrawl:
             found = statistics.total(reading, crawl).duplicates
             if found and crawl.state is not CrawlState.OPEN:
                 duplicates = singular(f"{found:,} duplicates")
-                files = _absent(view, reading, crawl)
+                files = absent_files(view, reading, crawl)
                 others = read_for_others(view, reading, crawl)
                 named = f" Files that it reported: {_named_files(files)}." if files else ""
                 unread = f", and what it wrote of them was not read.{named}"
@@ -229,7 +229,7 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                 continue
             row, told = statistics.total(reading, crawl), self_report_of(reading, crawl)
             missing = row.duplicates + row.not_modified - known
-            files = _absent(view, reading, crawl) if missing > 0 else []
+            files = absent_files(view, reading, crawl) if missing > 0 else []
             refused = statistics.refused_payload(reading, crawl, statistics.refused(reading, crawl))
             unasked = left_unknown(row, refused, told)["not_looked_up_nor_reported"] or 0
             stored = unasked + (told.not_reported or 0)
@@ -284,12 +284,6 @@ def _advice(
 
 def _named_files(files: Sequence[str]) -> str:
     return f"{len(files):,} ({names_text(files, _NAMED)})"
-
-
-def _absent(view: View, reading: Reading, crawl: Crawl) -> list[str]:
-    """Return those of `captures_in` that nobody has read."""
-    read = {last_name(container.name) for container in view.containers()}
-    return sorted(captures_in(view, reading, crawl) - read)
 
 
 def _purged(view: View, store: Store | None, *crawls: str) -> list[str]:

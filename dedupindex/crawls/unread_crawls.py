@@ -90,6 +90,12 @@ def captures_in(view: View, reading: Reading, crawl: Crawl) -> set[str]:
     return reported_files(reading, crawl) | _unread_places(view)[crawl.name]
 
 
+def absent_files(view: View, reading: Reading, crawl: Crawl) -> list[str]:
+    """Return those of `captures_in` that nobody has read, sorted."""
+    read = {last_name(container.name) for container in view.containers()}
+    return sorted(captures_in(view, reading, crawl) - read)
+
+
 def read_for_others(view: View, reading: Reading, crawl: Crawl) -> list[IndexedContainer]:
     """Return the files that a crawl wrote, as it seems, and that were read for another or none.
 

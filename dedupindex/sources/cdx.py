@@ -15,6 +15,7 @@ from dedupindex.sources.cdx_columns import (
     finder,
     guess,
     header,
+    lacking,
     layout_of,
 )
 from dedupindex.sources.line_source import TextSource
@@ -99,7 +100,9 @@ class CdxSource(TextSource):
             self._headed = True
             self._use(layout_of(*stated))
             if self._layout is None:
-                why = f"line {number}: this header names no URL (a), date (b) or digest (k)"
+                why = f"line {number}: this header names no {lacking(stated[1])}"
+                if set(stated[1]) == set("aku"):
+                    why += ", as a list for wget (bin/export --wget)"
                 yield Problem(self.name, number, f"{why}, so the lines below it cannot be used")
             return
         if line.startswith(b"@alias "):

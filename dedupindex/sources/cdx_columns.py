@@ -94,9 +94,18 @@ def finder(layout: Layout) -> Callable[[bytes], list[Row]]:
     return find
 
 
+_NEEDED = {"a": "URL (a)", "b": "date (b)", "k": "digest (k)"}
+
+
 def layout_of(delimiter: bytes, letters: Sequence[str]) -> Layout | None:
     """Return the layout of a header; None if it lacks URL, date or digest."""
-    return Layout(delimiter, tuple(letters)) if {"a", "b", "k"} <= set(letters) else None
+    return Layout(delimiter, tuple(letters)) if not lacking(letters) else None
+
+
+def lacking(letters: Sequence[str]) -> str:
+    """Return in words what a header needs and lacks, "" if that is nothing."""
+    names = [name for letter, name in _NEEDED.items() if letter not in letters]
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def header(line: bytes) -> tuple[bytes, list[str]] | None:

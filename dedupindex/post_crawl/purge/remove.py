@@ -29,7 +29,7 @@ from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import drop_entries
 from dedupindex.crawls.store import Held, Reading, Store, Writing
 from dedupindex.crawls.stores import open_store
-from dedupindex.crawls.unread_crawls import WITHOUT_WARCS, unread_crawls
+from dedupindex.crawls.unread_crawls import WITHOUT_WARCS, absent_files, unread_crawls
 from dedupindex.errors import (
     BadInput,
     CrawlEnded,
@@ -97,6 +97,7 @@ class PurgeSurvey:
     unindexed: set[str] = field(default_factory=set)  # see `ResolvedTarget.unindexed`
     elsewhere: dict[str, str] = field(default_factory=dict)  # paths not read -> files that were
     open_crawls: list[str] = field(default_factory=list)  # that are named: a purge ends them
+    absent: list[str] = field(default_factory=list)  # files of `unread` that nobody has read
 
     @property
     def is_empty(self) -> bool:
@@ -104,6 +105,14 @@ class PurgeSurvey:
         impact = self.impact
         gone = impact.originals.captures + impact.copies.captures + impact.revisits.captures
         return not gone and not self.live and not self.open_crawls
+
+
+class _OfCrawls(NamedTuple):
+    """Fields of `PurgeSurvey`."""
+
+    live: int
+    unread: dict[str, int]
+    absent: list[str]
 
 
 def survey(
@@ -117,8 +126,7 @@ def survey(
         survey = ImpactSurvey(view, resolved, engine.identity.settings, on_item=on_item)
         survey.run(on_progress)
         with closing(store) if store is not None else nullcontext():
-            live, unread = _count_live(store, view, survey, on_item)
-            return _surveyed(survey, live, unread)
+            return _surveyed(survey, _count_live(store, view, survey, on_item))
 
 
 def purge(
@@ -192,8 +200,7 @@ def _purge(
             resolved = resolve(target, view, settings.keys())
             survey = ImpactSurvey(view, resolved, settings, writer=writer, on_item=on_item)
             survey.run(on_progress)
-            live, unread = _count_live(store, view, survey, on_item)
-            found = _surveyed(survey, live, unread)
+            found = _surveyed(survey, _count_live(store, view, survey, on_item))
             _check_allowed(found, allowed)
             writer.flush()
             sample = spot_check.sample_purge(view, settings, writer.paths)
@@ -258,11 +265,11 @@ def capture_name(capture: CaptureTarget) -> str:
     return f"{capture.digest} {url} {date}".rstrip()
 
 
-def _surveyed(survey: ImpactSurvey, live: int, unread: dict[str, int]) -> PurgeSurvey:
+def _surveyed(survey: ImpactSurvey, crawls: _OfCrawls) -> PurgeSurvey:
     target = survey.target
     return PurgeSurvey(
-        survey.impact, live, target.found, unread, survey.outdated(), target.unindexed,
-        target.elsewhere, target.open_crawls,
+        survey.impact, crawls.live, target.found, crawls.unread, survey.outdated(),
+        target.unindexed, target.elsewhere, target.open_crawls, crawls.absent,
     )  # fmt: skip
 
 
@@ -290,9 +297,9 @@ def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:
 
 def _count_live(
     store: Store | None, view: View, survey: ImpactSurvey, on_item: OnItem | None
-) -> tuple[int, dict[str, int]]:
-    """Return `PurgeSurvey.live` and `unread`; raises `BadInput`, see `ResolvedTarget.check`."""
-    live, unread, resolved = 0, dict[str, int](), survey.target
+) -> _OfCrawls:
+    """Return what crawls have; raises `BadInput`, see `ResolvedTarget.check`."""
+    live, unread, absent, resolved = 0, dict[str, int](), list[str](), survey.target
     with store.reading() if store is not None else nullcontext() as reading:
         if reading is not None:
             live = _count_captures(reading, survey, on_item)
@@ -303,7 +310,10 @@ def _count_live(
         if reading is not None and (live or impact.originals.captures or impact.copies.captures):
             removed = resolved.target.texts if resolved.target.kind is TargetKind.CRAWL else ()
             unread = unread_crawls(view, reading, but=removed)
-    return live, unread
+            named = [one for one in reading.crawls() if one.name in unread] if unread else []
+            for crawl in named[:_MAX_NAMED]:
+                absent += absent_files(view, reading, crawl)
+    return _OfCrawls(live, unread, absent)
 
 
 def _drop_statistics(writing: Writing, name: str) -> int:
@@ -351,12 +361,14 @@ def unread_as_text(found: PurgeSurvey) -> str:
     crawl = next(iter(found.unread)) if len(found.unread) == 1 else "NAME"
     count = sum(found.unread.values())
     lookups = singular(f"{count:,} lookups")
+    files = names_text(found.absent, _MAX_NAMED)
+    files = files and f"; of these nobody has read {files}"
     return (
         f"{lookups} of crawls whose WARCs have not all been read "
         f"{'was' if count == 1 else 'were'} answered with originals: "
         f"{names_text(largest, _MAX_NAMED)}. Their revisits are not "
         "counted here; commit or cancel those that are open, and read their WARCs first: "
-        f"bin/index --add --crawl {crawl} FILE... INDEX "
+        f"bin/index --add --crawl {crawl} FILE... INDEX{files} "
         f"({WITHOUT_WARCS.replace('NAME', crawl)})"
     )
 

@@ -104,6 +104,8 @@ def test_a_lookup_of_what_was_purged_says_so(index: Path) -> None:
 
 def test_the_archive_in_place_of_a_new_index_is_noticed(tmp_path: Path, lines: Path) -> None:
     said = typed("index", "--all", tmp_path / "new-idx", lines.parent, status=2)[1]
+    assert f"the index comes last, as in bin/index --all {lines.parent} {tmp_path}/new-idx" in said
+    said = typed("index", tmp_path / "new-idx", lines.parent, status=2)[1]
     assert f"the index comes last, as in bin/index {lines.parent} {tmp_path}/new-idx" in said
     assert not (tmp_path / "new-idx").exists()
 

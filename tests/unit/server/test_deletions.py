@@ -317,6 +317,21 @@ def test_what_was_purged_is_refused_when_it_is_reported_again(index: Path) -> No
     assert "Reported but refused: 1 (purged 1)" in dedupindex("report", index, "--crawl", "one")[0]
 
 
+def test_a_refused_purge_names_the_files_that_nobody_has_read(index: Path) -> None:
+    last = capture(8, b"http://example.com/c", container="/w/c.warc.gz")
+    load(index, [last])
+    web = served(index)
+    begin_crawl(web, "one")
+    assert web.get(f"/lookup?crawl=one&digest={sha1(8)}").get_json()["duplicate"]
+    web.post("/captures?crawl=one", json=report(7, "http://x.example/", container="wk.warc.gz"))
+    web.post("/crawls/one/commit")
+    (index.parent / "other.warc.gz").write_bytes(gz(response(b"payload")))
+    dedupindex("index", "--add", "--crawl", "one", index.parent / "other.warc.gz", index)
+    said = dedupindex("purge", index, "--url", last.url.decode(), status=5)[1]
+    read = "bin/index --add --crawl one FILE... INDEX; of these nobody has read wk.warc.gz ("
+    assert read in said
+
+
 @pytest.mark.parametrize("index", STORES, indirect=True)
 def test_what_unread_crawls_may_refer_to_is_not_removed(index: Path) -> None:
     """A crawl was answered with a capture; whether it wrote a revisit is in its WARCs only."""

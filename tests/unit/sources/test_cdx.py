@@ -315,6 +315,17 @@ def test_headers() -> None:
     assert header(b" CDX a b offset") is None
 
 
+def test_a_header_says_what_it_lacks() -> None:
+    for letters, lacks in (
+        ("a k u", "names no date (b), as a list for wget (bin/export --wget), so"),
+        ("a b m", "names no digest (k), so"), ("N g", "no URL (a), date (b) and digest (k), so"),
+    ):  # fmt: skip
+        (problem,) = (
+            one for one in items("cdx", f" CDX {letters}\n".encode()) if isinstance(one, Problem)
+        )
+        assert lacks in problem.message
+
+
 def test_text_about_cdx_between_rows_is_a_bad_line() -> None:
     row = (GOOD + "\n").encode()
     found = items("cdx", HEADER + row + b"CDX files are below\n" + row)
