@@ -35,7 +35,7 @@ from dedupindex.post_crawl.purge.remove import RUN_BYTES, remove_live, scratch_o
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind
 from dedupindex.runtime.files import exclusive_in_turn
 from dedupindex.runtime.tables import printable, singular
-from dedupindex.sources.discover import NO_RECORD, detect_kind
+from dedupindex.sources.discover import NO_RECORD, detect_kind, is_archive_name
 from dedupindex.sources.warc_files import SourceFile, find, nothing_found
 
 
@@ -71,6 +71,15 @@ class IndexedResults(NamedTuple):
     def remaining_text(self) -> Iterator[str]:
         """Say which files the index still has, and why."""
         lacking = sorted(set(self.remaining) - set(self.unread))
+        lists = [name for name in lacking if not is_archive_name(name)]
+        lacking = [name for name in lacking if is_archive_name(name)]
+        if lists:
+            count = "1 list" if len(lists) == 1 else f"{len(lists):,} lists"
+            stays = "a CDX file or a log, stays" if len(lists) == 1 else "CDX files or logs, stay"
+            yield (
+                f"{count}, such as {stays} in the index, as {printable(lists[0])}: only archives "
+                "take the place of others"
+            )
         for files, why in (
             (lacking, "that the index has, and goes on answering with: no SOURCE has their result"),
             (self.unread, "of which the index keeps what it has: the result is damaged at its "
@@ -198,7 +207,8 @@ def index_results(
     known = {name for name in known if name.startswith(below)}
     changed = [ChangedFile(_before(file.name, tops, known), file.path) for file in found.files]
     done = update_index(index, changed, (), jobs, on_progress, spark)
-    remaining = _remaining(index, below, done.names)
+    results = {name for file in found.files for name in _whole_names(file.path)}
+    remaining = [name for name in _remaining(index, below, done.names) if name not in results]
     named = {name for file in changed for name in _whole_names(file.before)}
     broken = {os.path.basename(problem.container) for problem in found.problems}
     unread = [name for name in remaining if name in named or os.path.basename(name) in broken]

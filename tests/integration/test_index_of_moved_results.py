@@ -145,6 +145,31 @@ def test_a_wrong_place_of_files_that_were_reported_too_is_noticed(tmp_path: Path
         assert ("warning: nothing was replaced: the index had no file of" in said) != bool(count)
 
 
+def test_results_behind_a_link_that_was_indexed_are_not_missing(tmp_path: Path) -> None:
+    """As Heritrix's `latest`, as long as it leads there."""
+    launch, index = tmp_path / "job/1", tmp_path / "index"
+    write_records(launch / "a.warc.gz", [page(1)])
+    (tmp_path / "job/latest").symlink_to("1")
+    typed("index", "--all", tmp_path / "job/latest", index)
+    words = ("index", "--replace", launch, index, "--instead-of", tmp_path / "job/latest")
+    output, said = typed(*words)
+    assert "; replaced 1 file" in output and "warning" not in said
+    [capture] = map(json.loads, typed("list", index, "--json")[0].splitlines())
+    assert capture["container"] == str(launch / "a.warc.gz")
+
+
+def test_lists_do_not_take_the_place_of_others(tmp_path: Path) -> None:
+    write_records(tmp_path / "old/a.warc.gz", [page(1)])
+    typed("index", "--all", tmp_path / "old", tmp_path / "other")
+    typed("export", "--cdxj", tmp_path / "other", "--out", tmp_path / "old/b.cdxj")
+    typed("index", "--all", tmp_path / "old", tmp_path / "index")
+    (tmp_path / "old").rename(tmp_path / "new")
+    words = ("index", "--replace", tmp_path / "new", tmp_path / "index")
+    _, said = typed(*words, "--instead-of", tmp_path / "old")
+    assert "warning: 1 file that are no archives" not in said and "no SOURCE has" not in said
+    assert "1 list, such as a CDX file or a log, stays in the index" in said
+
+
 def test_a_damaged_result_is_not_called_missing(tmp_path: Path) -> None:
     """The index has not a capture of the file before: it answers with nothing from there."""
     source, out, index = (tmp_path / name for name in ("in", "out", "index"))
