@@ -565,7 +565,7 @@ def _text_of(
         yield f"  what each reason means: {_REASONS}"
     yield from count_lines("remark: ", tally.remarks, REMARKS)
     if built.disproved:
-        yield f"  reports that the files do not have: {built.disproved:,}  originals no longer"
+        yield f"  rows and reports that the files do not have: {built.disproved:,}  no originals"
     if zstd := _zstd_files(built):
         yield f"  files not read (zstd): {zstd:,}"
     if built.skipped:

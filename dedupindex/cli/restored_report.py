@@ -81,7 +81,7 @@ def print_restored(
                 became = "is there already"
             say(f"warning: {result.name} {became} with {_DEFECTS[level]}: {result.problem}")
     for first, *others in filter(lambda files: len(files) > 1, alone.values()):
-        many = singular(f"{len(others):,} more files")
+        many = "1 more file" if len(others) == 1 else f"{len(others):,} more files"
         say(f"warning: the same is true of {many} as of {first}: {names_text(others, _NAMED)}")
     findings = {"findings": named_records, "problems": problems, "dry_run": dry}
     sent = sent_requests(requests) if requests else SentRequests({})

@@ -188,7 +188,10 @@ def _unknown(name: str, view: View, store: Store | None) -> UnknownCrawl:
     with store.reading() if store is not None else nullcontext() as reading:
         crawl = reading.crawl_named(name) if reading is not None else None
         if crawl is not None and crawl.cancelled:
-            return UnknownCrawl(crawl.cancelled)
+            read = f"bin/index --add --crawl {shlex.quote(name)} WARCS INDEX"
+            return UnknownCrawl(
+                f"{crawl.cancelled}. If it wrote WARCs, read them: {as_named(read)}"
+            )
         if reading is not None and crawl is not None:
             found = statistics.total(reading, crawl).duplicates
             if found and crawl.state is not CrawlState.OPEN:

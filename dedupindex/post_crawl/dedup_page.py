@@ -170,7 +170,8 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
         files = singular(f"in {len(outside):,} files to be kept")
         refer = singular(f"{outside.total():,} revisits of originals outside, {files}")
         where = report.protected_text()
-        yield html_page.note(f"{refer}{where and '; '}{where}.")
+        named = names_text(sorted(outside), _SKIPPED)
+        yield html_page.note(f"{refer} ({named}){where and '; '}{where}.")
     if hint := report.gain_text():
         yield html_page.note(f"{hint[0].upper()}{hint[1:]}.")
     if report.revisits_before:
@@ -231,4 +232,4 @@ def _footer(report: DedupReport) -> str:
         what = "Verification failed."
     elif report.revisits:
         what = "Every revisit that this run made was verified."
-    return f"{what} {report.files:,} files of {report.records:,} records."
+    return f"{what} {singular(f'{report.files:,} files of {report.records:,} records')}."

@@ -196,7 +196,7 @@ def test_a_record_that_was_cut_off_is_no_original(tmp_path: Path, engine: str) -
     typed("index", "--merge", index)
     assert all(answers(index, digest) for digest in digests)
     said = typed("index", "--add", "--crawl", "cut", path, index, status=7)[0]
-    assert "reports that the files do not have: 1  originals no longer" in said
+    assert "rows and reports that the files do not have: 1  no originals" in said
     assert [answers(index, digest) for digest in digests] == [True, False, True]
 
 

@@ -402,3 +402,13 @@ def test_crawls_whose_captures_were_removed_are_named_last(tmp_path: Path) -> No
     assert answer.status_code == 404 and "known from its WARCs only" in said
     assert "list INDEX --of-crawl new lists its originals" in said
     assert "begin it with POST" in web.get("/crawls/newer").text
+
+
+def test_a_cancelled_crawl_can_be_read_and_compared(tmp_path: Path) -> None:
+    index, _, _ = made(tmp_path, 5)
+    with closing(make_store(index)) as store:
+        store.write(partial(lifecycle.begin, name="xy"))
+        store.write(partial(lifecycle.cancel, name="xy"))
+    said = typed("report", index, "--crawl", "xy", "--compare", "old", status=4)[1]
+    remedy = "If it wrote WARCs, read them: bin/index --add --crawl xy WARCS INDEX\n"
+    assert "crawl xy was cancelled: the index has nothing of" in said and said.endswith(remedy)

@@ -93,3 +93,10 @@ def test_revisits_that_save_nothing_lead_to_min_gain(kept: int, hinted: bool) ->
     html = "".join(dedup_page.lines(report, ["in"]))
     for shown in ("\n".join(_text_of(report, [])), html):
         assert ("--min-gain 1000 makes no revisit that saves less" in shown) is hinted
+
+
+def test_the_page_names_the_files_that_revisits_need() -> None:
+    report = DedupReport(False, files=1, records=3, outside=Counter({"/old/x.warc.gz": 3}))
+    page = "".join(dedup_page.lines(report, ["in"]))
+    assert "3 revisits of originals outside, in 1 file to be kept (/old/x.warc.gz)" in page
+    assert "1 file of 3 records" in page
