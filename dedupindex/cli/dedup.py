@@ -379,7 +379,7 @@ def _outermost(folders: Iterable[str]) -> list[str]:
 def _verified_line(report: DedupReport) -> str:
     """Say what verification found, and why there are fewer files than in the first line."""
     proof = report.proof
-    words = ["no defects"] if proof.sound and proof.files else []
+    words = ["no new defects"] if proof.sound and proof.files else []
     words += level_words(proof.levels)
     line = singular(", ".join([f"verified: {proof.files:,} files", *words]))
     return "; ".join(filter(None, (line, report.not_verified_text())))

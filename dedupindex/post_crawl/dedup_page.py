@@ -107,7 +107,7 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
         yield Figure("Files with problems", number(len(names)), "named below")
     if not report.dry_run and (report.proof.files or report.revisits or not report.in_place):
         files = singular(f"{report.proof.files:,} files")
-        words = ["no defects"] if report.proof.sound and report.proof.files else []
+        words = ["no new defects"] if report.proof.sound and report.proof.files else []
         found = ", ".join(words + level_words(report.proof.levels))
         words = [found, report.not_verified_text()]
         yield Figure("Verified", files, "; ".join(filter(None, words)))

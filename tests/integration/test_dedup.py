@@ -713,7 +713,7 @@ def test_the_report_as_text(
     assert main(["dedup", str(source), "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert "19 captures became revisits" in said
-    assert "verified: 4 files, no defects" in said
+    assert "verified: 4 files, no new defects" in said
     assert "example.com" in said
 
 
