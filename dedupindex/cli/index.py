@@ -33,6 +33,7 @@ from dedupindex.cli.index_location import (
     any_index,
     check_new_index,
     index_name,
+    renamed_text,
     sources_and_index,
 )
 from dedupindex.cli.options import COUNT, flag, option, shared_options
@@ -414,6 +415,7 @@ def _print_result(
         "known_of_other_crawls": dict(sorted(built.elsewhere.items())),
         "known_with_defects": built.defective,
         "moved_from_crawls": dict(sorted(built.moved.items())),
+        "renamed": built.renamed,
         "reported_by_crawls": built.reported,
         "disproved_reports": built.disproved,
         "removed": built.removed,
@@ -429,6 +431,8 @@ def _notes(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> I
     """Yield what is wrong with files, and how they get into the crawl that wrote them."""
     if built.nothing_taken:
         yield _nothing_taken_text(built.nothing_taken)
+    if built.renamed:
+        yield as_called(renamed_text(built.renamed, index_name(index)))
     read_for = f"crawl {crawl}" if crawl else "no crawl"
     for name, found in list(built.reported.items())[:_MAX_NAMED]:
         one = len(found) == 1

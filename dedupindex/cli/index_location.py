@@ -24,6 +24,7 @@ from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, home_of, refer_to
 from dedupindex.index.address import SCHEME, Address, is_cluster, shown
 from dedupindex.index.identity import FILE, read_identity, same_engine
+from dedupindex.runtime.tables import printable
 
 _ADDRESS = "dedupindex.address"  # key of a context: the address given as INDEX
 _ENGINE_HELP = f"Instead of INDEX: {SCHEME}host,host/keyspace."
@@ -136,6 +137,19 @@ def sources_and_index(
         raise click.UsageError(missing or MISSING_INDEX)
     check_no_address(index)
     return sources, index
+
+
+def renamed_text(files: Sequence[str], index: str) -> str:
+    """Say that files which are gone were read at another path now, and what makes them one."""
+    count = "1 file that the index has is gone"
+    if len(files) > 1:
+        count = f"{len(files):,} files that the index has are gone"
+    old = printable(shlex.quote(os.path.dirname(files[0])))
+    return (
+        f"note: {count}, such as {printable(files[0])}, and was read at another path now. If it "
+        f"was moved, let it take its place: bin/index --replace NEW {shlex.quote(index)} "
+        f"--instead-of {old}"
+    )
 
 
 def check_new_index(sources: Sequence[str], index: Path) -> None:

@@ -112,6 +112,8 @@ class Built:
     elsewhere  of the known files, how many were read for which other crawl, "" for none
     defective  known files of which something was left out when they were read
     moved     how many known files were moved from which other crawl, "" for none
+    renamed   known files that are gone, and whose content files that were read now have; not on a
+        cluster
     reported  crawls that have captures in files of the names of those that were read for another
         crawl or none, with these files; merged crawls only, and not on a cluster
     disproved  reports of the crawl that its files do not have, and that are originals no longer
@@ -136,6 +138,7 @@ class Built:
     nothing_taken: dict[str, dict[str, int]] = field(default_factory=dict)
     moved: Counter[str] = field(default_factory=Counter)
     defective: int = 0
+    renamed: list[str] = field(default_factory=list)
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
@@ -172,6 +175,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         disproved = disproved_reports.settle(job.index, read)
         staging.clear()
         spot_check.confirm_load(job.index, unconfirmed)
+        renamed = _renamed(job, done)
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
@@ -187,6 +191,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         {name: reasons for staged in done for name, reasons in staged.nothing_taken.items()},
         plan.moved,
         len(plan.defective),
+        renamed,
     )
 
 
@@ -507,6 +512,22 @@ def _replaced(job: Build, done: list[Staged], problems: list[Problem]) -> set[st
     read = {container.name for staged in done for container in staged.containers
             if container.records} - unusable(problems)  # fmt: skip
     return {name for source in read for name in job.instead_of.get(source, ())}
+
+
+def _renamed(job: Build, done: list[Staged]) -> list[str]:
+    """Return `Built.renamed`."""
+    read = {one.content_hash: one.name for staged in done for one in staged.containers}
+    if job.instead_of or is_cluster(job.engine) or not (job.add or job.replace):
+        return []
+    with closing(open_index(job.index)) as engine, engine.view() as view:
+        return sorted(
+            one.name
+            for one in view.containers()
+            if read.get(one.content_hash, one.name) != one.name
+            and not one.purged
+            and os.path.isabs(one.name)
+            and not os.path.lexists(one.name)
+        )
 
 
 def _originals(engine: Engine) -> int:

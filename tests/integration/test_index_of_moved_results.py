@@ -137,7 +137,11 @@ def test_a_wrong_place_of_files_that_were_reported_too_is_noticed(tmp_path: Path
     typed("index", "--all", tmp_path / "a.cdxj", index)
     typed("index", "--add", file, index)
     file.parent.rename(moved)
-    typed("index", "--replace", moved, index)
+    for how in ("--replace", "--add"):
+        said = typed("index", how, moved, index)[1]
+        told = f"--instead-of {file.parent}\n"
+        assert said.endswith(told) is (how == "--replace"), said  # it is known then
+        assert (f"1 file that the index has is gone, such as {file}" in said) is said.endswith(told)
     for place, count in (("warc", 0), ("warcs", 1)):
         words = ("index", "--replace", moved, index, "--instead-of", tmp_path / place)
         output, said = typed(*words)
