@@ -300,11 +300,11 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
             count = singular(f"{amounts[0]:,} revisits")
             yield f"  in {title} {shown}: {count}, {_size(Amount(*amounts))}"
     if not purged:
+        yield "a capture that two files have is two records; bin/list and --stats count it once"
         yield (
             "only captures in the index are counted, and revisits, also of payloads that it "
             "refuses; not the requests, resources and refused responses of a file"
         )
-        yield "a capture that two files have is two records; bin/list and --stats count it once"
 
 
 def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey) -> Iterator[str]:

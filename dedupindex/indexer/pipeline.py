@@ -175,10 +175,8 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         disproved = disproved_reports.settle(job.index, read)
         staging.clear()
         spot_check.confirm_load(job.index, unconfirmed)
-        renamed = _renamed(job, done)
     tally = _account(done, outcome)
-    tally.known, tally.purged = plan.known, plan.purged
-    tally.seconds = time.monotonic() - start
+    tally.known, tally.purged, tally.seconds = plan.known, plan.purged, time.monotonic() - start
     return Built(
         tally,
         problems,
@@ -191,7 +189,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         {name: reasons for staged in done for name, reasons in staged.nothing_taken.items()},
         plan.moved,
         len(plan.defective),
-        renamed,
+        _renamed(job, done),
     )
 
 
