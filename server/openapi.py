@@ -343,7 +343,7 @@ def _deletions() -> dict[str, Schema]:
 
 
 def _index_reports() -> dict[str, Schema]:
-    numbers = {**_object({}), "additionalProperties": _INTEGER}
+    numbers = {**_object({}), "additionalProperties": _NUMBER_OR_NULL}
     flags = dict.fromkeys(("is_current", "is_running"), _BOOLEAN)
     rows = {"rows": _list(_object({})), "total": {}, "others": {}, "groups": {}, "made": {}}
     compared = {"first": _TEXT, "second": _TEXT, "total": numbers, "hosts": _INTEGER}

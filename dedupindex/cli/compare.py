@@ -129,7 +129,7 @@ def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
 def _pictures(total: Mapping[str, int], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     counts = [(part, total[part.name]) for part in _PARTS]
     yield from html_page.split("URLs by what has changed", counts, ReportColumn("", ""))
-    sizes = [(part, total[f"{part.name}_bytes"]) for part in _PARTS]
+    sizes = [(part, total[f"{part.name}_bytes"] or 0) for part in _PARTS]
     yield from html_page.split(
         "Payload by what has changed", sizes, ReportColumn("", "", Unit.BYTES)
     )

@@ -51,6 +51,11 @@ COLUMNS = (
     *(f"second_{name}" for name in _OF_EACH),
     "unsized",  # captures and revisits whose payload has no known size: they add no bytes
 )
+_SIZES = {
+    **{change: f"{change}_bytes" for change in CHANGES},
+    **{f"{side}_stored": f"{side}_stored_bytes" for side in _SIDES},
+    **{f"{side}_revisits": f"{side}_revisit_bytes" for side in _SIDES},
+}  # of counts, the columns with their bytes
 SHARES = tuple(f"{change}_percent" for change in CHANGES)  # of all URLs, in per cent
 ORDERS = ("second_stored_bytes", "first_stored_bytes", *COLUMNS[:8])
 _COLUMN = {name: place for place, name in enumerate(COLUMNS)}
@@ -141,21 +146,29 @@ def compare(
         remarks = _damaged(view, first, second)
         if seen[0].earliest > seen[1].latest > b"":
             remarks.append(_later(first, second, seen[1].latest))
+    largest = list(sums.largest(min(top or MOST, MOST), _COLUMN[order]))
     rows: list[dict[str, Any]] = [
         {"host": host.decode("utf-8", "backslashreplace") or None, **_named(amounts)}
-        for host, amounts in sums.largest(min(top or MOST, MOST), _COLUMN[order])
+        for host, amounts in largest
     ]
     hosts = len(sums)
-    rest = [sum(row[name] for row in rows) for name in COLUMNS]
-    others = _named([whole - part for whole, part in zip(total, rest, strict=True)])
+    rest = [whole - sum(part[at] for _, part in largest) for at, whole in enumerate(total)]
     return CrawlComparison(
         first, second, _named(total), hosts, rows,
-        {"hosts": hosts - len(rows), **others} if hosts > len(rows) else None, warnings, remarks,
+        {"hosts": hosts - len(rows), **_named(rest)} if hosts > len(rows) else None,
+        warnings, remarks,
     )  # fmt: skip
 
 
 def _named(amounts: list[int] | tuple[int, ...]) -> dict[str, Any]:
-    named = dict(zip(COLUMNS, amounts, strict=True))
+    """Return amounts by name, with shares; bytes are None if the size of no payload is known.
+
+    No payload that is counted is empty.
+    """
+    named: dict[str, Any] = dict(zip(COLUMNS, amounts, strict=True))
+    for counted, size in _SIZES.items():
+        if named[counted] and not named[size]:
+            named[size] = None
     urls = sum(named[change] for change in CHANGES)
     shares = (exact_percent(named[change], urls) for change in CHANGES)
     return {**named, **dict(zip(SHARES, shares, strict=True))}

@@ -17,7 +17,8 @@ _UNITS = {"bytes": Unit.BYTES, "percent": Unit.PERCENT}
 
 def comparison_table(order: str, remark: str = "") -> Table:
     """Return the table of hosts, which has the column by which they are ranked."""
-    shown = {*CHANGES, "changed_percent", "first_stored_bytes", "second_stored_bytes", order}
+    shown = {*CHANGES, "changed_percent", "first_stored_bytes", "second_stored_bytes"}
+    shown |= {"second_revisits", order}
     columns = [ReportColumn("host", "host", Unit.TEXT)]
     for name in (*COLUMNS, *SHARES):
         unit = _UNITS.get(name.rpartition("_")[2], Unit.COUNT)

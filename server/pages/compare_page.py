@@ -88,7 +88,7 @@ def _drawn(found: dict[str, Any]) -> dict[str, Any]:
     for row in rows:
         row["bar"] = bar([(name, row[name]) for name in TEXTS], most)
     total = found["total"]
-    sizes = [(name, total[f"{name}_bytes"]) for name in TEXTS]
+    sizes = [(name, total[f"{name}_bytes"] or 0) for name in TEXTS]
     return {
         **found,
         "urls": sum(total[name] for name in TEXTS),

@@ -412,3 +412,17 @@ def test_a_cancelled_crawl_can_be_read_and_compared(tmp_path: Path) -> None:
     said = typed("report", index, "--crawl", "xy", "--compare", "old", status=4)[1]
     remedy = "If it wrote WARCs, read them: bin/index --add --crawl xy WARCS INDEX\n"
     assert "crawl xy was cancelled: the index has nothing of" in said and said.endswith(remedy)
+
+
+def test_bytes_of_payloads_of_unknown_size_are_not_known(tmp_path: Path) -> None:
+    index, url = begin(tmp_path), b"http://x.example/"
+    load(index, [capture(1, url, crawl="old", size=9), capture(2, url, 2, crawl="new", size=-1)])
+    found = compare(index, "old", "new", ORDERS[0], 0)
+    for row in (found.total, found.rows[0]):
+        assert (row["changed"], row["changed_bytes"], row["second_stored_bytes"]) == (1, None, None)
+        assert (row["first_stored_bytes"], row["same_bytes"], row["unsized"]) == (9, 0, 1)
+    text = typed("report", index, "--crawl", "new", "--compare", "old")[0]
+    assert "URLs changed:         1 (100.0 %), bytes of payload: not known" in text
+    assert "Later stored:         1, not known; revisits: 0, 0 B" in text
+    shown = served(index).get("/pages/compare?first=old&second=new").text
+    assert shown.count('<td class="n">not known</td>') >= 2

@@ -482,7 +482,7 @@ def test_compared_crawls_are_shown_with_the_column_that_they_are_sorted_by(
     ]
     heads, cells = list(filter(None, lines))[:2]
     ((place, text),) = ((n, text) for n, (more, text) in enumerate(heads) if not more)
-    labels = {column.name: column.title for column in comparison_table(order).on_page()}
+    labels = {column.name: column.title for column in comparison_table(order).shown()}
     assert text == labels[order]
     value = amount(row[order]) if order.endswith("_bytes") else f"{row[order]:,}"
     assert cells[place] == ("", value)
