@@ -172,5 +172,5 @@ def test_wget_with_an_exported_file(tmp_path: Path) -> None:
         begin = [first, "bin/index --all first.warc.gz my-index"]
         told = typed(tmp_path, [*begin, export, wget, index, saved])
     size = re.escape(amount(len(PAGES["/logo.png"].body)))
-    assert re.search(rf"^revisits +1 +{size} ", told, re.MULTILINE), told
+    assert re.search(rf"^revisit records +1 +{size} ", told, re.MULTILINE), told
     assert [one.type for one in records([tmp_path / "harvest.warc.gz"])] == ["revisit", "response"]
