@@ -88,7 +88,10 @@ def check_job(directory: Path, job: HeritrixJob) -> None:
     """Raise `BadInput` for a directory that has a job, or settings that cannot be used."""
     target = directory / PROFILE_NAME
     if target.exists():
-        raise BadInput(f"{target} already exists; name a new directory")
+        raise BadInput(
+            f"{target} already exists: name a new directory; to change the settings of this job, "
+            f"edit {directory / BEANS}"
+        )
     addresses = [("--contact", job.contact), ("--server", job.server)]
     for name, value in [*(("--seed", seed) for seed in job.seeds), *addresses]:
         if not _ADDRESS.match(value):

@@ -49,7 +49,8 @@ _UNSAID = "not known (the crawler did not say)"
 _OPEN = "The crawl is open: all numbers but 'Reported as stored' may be a second behind."
 _DELETED = (
     "What was counted of this crawl was deleted with its captures "
-    "(bin/purge --crawl, or DELETE /crawls/NAME)."
+    "(bin/purge --crawl, or DELETE /crawls/NAME). What was read for it since then: bin/list INDEX "
+    "--of-crawl NAME."
 )
 _COUNTS = (  # of a crawl, a strategy or a group
     ReportColumn("lookups", "looked up"),
