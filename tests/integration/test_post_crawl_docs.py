@@ -111,3 +111,16 @@ def test_the_commands_of_convert(tmp_path: Path) -> None:
     run(shown, tmp_path)
     names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert {"moved.tsv", "zstd.cdxj", "docs.warc.gz"} <= names
+
+
+def test_the_commands_of_samples_and_of_the_index_of_results(tmp_path: Path) -> None:
+    warcs, index = archive(tmp_path / "warcs", *range(1, 25)), tmp_path / "my-index"
+    run(commands("post-crawl.md", "\n### An estimate from a sample\n", "\n### "), tmp_path)
+    (tmp_path / "bin").unlink()
+    typed("index", "--all", warcs, index)
+    typed("dedup", warcs, "--out", tmp_path / "smaller")
+    shown = commands("post-crawl.md", "\n### Originals outside of the sources\n", "\n## ")
+    local = [line for line in shown if "~/smaller" in line]
+    assert len(local) == 1
+    run(local, tmp_path)
+    assert str(tmp_path / "smaller") in typed("list", index)[0]

@@ -21,6 +21,7 @@ from tests.peers.front import in_front_of
 from tests.peers.replay import Archive, free_port, listening, records
 from tests.peers.site import COPIES, PAGES, bodies, site
 from tests.peers.test_wget_dedup import harvest
+from tests.support.paths import ROOT
 from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
@@ -162,6 +163,32 @@ def test_pywb_replays_from_the_cdxj_of_converted_files(tmp_path: Path) -> None:
                 # Without zstd it answers 503, or a page without content that it takes for an ARC's.
                 whole = answer == (200, served[one.url], one.date)
                 assert whole == (kind == "gzip"), replayed.log.read_text()
+
+
+def test_pywb_replays_results_with_the_settings_of_the_manual(
+    tmp_path: Path,
+) -> None:
+    """In directories by year: the list names files by their path below the results."""
+    with site() as base:
+        urls = [base + path for path in (*PAGES, *COPIES)]
+        for year in ("2023", "2024"):
+            (tmp_path / "warcs" / year).mkdir(parents=True)
+            harvest(tmp_path / "warcs" / year, "one", urls)
+        served = bodies(base)
+    words = ("--out", tmp_path / "smaller", "--cdxj", tmp_path / "smaller.cdxj")
+    dedupindex("dedup", tmp_path / "warcs", *words)
+    page = (ROOT / "docs/post-crawl.md").read_text()
+    (config,) = re.findall(r"```yaml\n(collections:.*?)```", page, re.DOTALL)
+    for shown, here in (("/lists/", f"{tmp_path}/"), ("/home/me/", f"{tmp_path}/")):
+        assert shown in config
+        config = config.replace(shown, here)
+    (tmp_path / "config.yaml").write_text(config.replace("  smaller:", "  all:"))
+    stored = records(sorted((tmp_path / "smaller").rglob("*.warc.gz")))
+    assert {one.type for one in stored} == {"response", "revisit"}
+    with _wayback(tmp_path) as replayed:
+        for one in stored:
+            answer = replayed.get(one.url, one.date)
+            assert answer == (200, served[one.url], one.date), replayed.log.read_text()
 
 
 def test_a_corpus_of_what_pywb_replays(tmp_path: Path) -> None:
