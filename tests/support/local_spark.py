@@ -65,8 +65,10 @@ class Here(Cluster):
 
     def __init__(self, cores: int = 3) -> None:
         self.cores = cores
+        tracker = SimpleNamespace(getActiveStageIds=list)
         self.context = SimpleNamespace(
-            parallelize=lambda tasks, count: Rows([[one] for one in tasks])
+            parallelize=lambda tasks, count: Rows([[one] for one in tasks]),
+            statusTracker=lambda: tracker,
         )
 
 
