@@ -196,4 +196,4 @@ def test_a_url_without_scheme_has_no_host(tmp_path: Path) -> None:
     rows = {row["host"]: row["captures"] for row in counted(index)["by"]["host"]["rows"]}
     assert rows == {None: 2, "a": 1}
     out, _ = typed("index", "--stats", index)
-    assert re.search(r"^ +2 +2.0 kB  not known$", out, re.MULTILINE), out
+    assert re.search(r"^ +2 +66.7 % +2.0 kB .* 0 B  not known$", out, re.MULTILINE), out
