@@ -222,15 +222,16 @@ def _undo_or_commit(
     plan: Path, own: Containers, jobs: int, host: str, *, undo: bool, stored: bool, copy: bool
 ) -> int:
     """Undo or commit the files of a plan, which may be `stored`, or a `copy` of those scanned."""
+    roots = {one.root for one in own.values()}
     if not undo:
-        check_not_unfinished(plan, host)
+        check_not_unfinished(plan, host, roots)
     if stored:
         status = _in_stores(plan, list(own.values()), jobs, undo=undo)
     else:
         tops = sorted({Path(one.root) for one in own.values()})
         status = _on_this_machine(plan, tops, own, jobs, undo=undo)
     if undo and not status:
-        unmark_unfinished(plan, host)
+        unmark_unfinished(plan, host, roots)
         if not copy:
             end_undone_run(plan.resolve().parent)
     return status
@@ -365,6 +366,7 @@ def _rewrite(
     found, containers = totals.found, job.containers()
     count, total = len(containers), sum(file.size for file in containers.values())
     paths = (file.path for file in containers.values())
+    roots = {file.root for file in containers.values()}
     if job.out is not None and not job.store and (lost := lost_owners(paths, job.out)):
         say(f"warning: {lost}")
 
@@ -372,7 +374,7 @@ def _rewrite(
         if job.store:
             check_conditions(job.store)
         elif job.out is None:
-            mark_unfinished(job.plan.path, job.urls.host)
+            mark_unfinished(job.plan.path, job.urls.host, roots)
 
     with show_progress() as progress:
         progress(ProgressUpdate("rewriting", 0, total))
@@ -389,7 +391,7 @@ def _rewrite(
                     + f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
                 )
     if job.out is None and not job.dry:
-        unmark_unfinished(job.plan.path, job.urls.host)
+        unmark_unfinished(job.plan.path, job.urls.host, roots)
     totals.finish()
     sent = sent_requests(requests)
     lines = [*totals.lines(), *sent.lines()]

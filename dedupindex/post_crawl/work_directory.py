@@ -20,7 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+
+from xxhash import xxh3_64_hexdigest
 
 from dedupindex.errors import BadInput, IndexBusy, SettingsConflict
 from dedupindex.object_store import is_remote
@@ -155,29 +156,31 @@ def check_finished(plan: Path, roots: Iterable[Path]) -> None:
             )
 
 
-def _mark(plan: Path, host: str) -> Path:
-    return plan / f".unfinished{'-' if host else ''}{quote(host, safe='')}"
+def _mark(plan: Path, host: str, roots: Iterable[str]) -> Path:
+    """Return the mark of the files of a host below some roots, which may be those of a copy."""
+    key = xxh3_64_hexdigest("\0".join((host, *sorted(roots))).encode("utf-8", "surrogateescape"))
+    return plan / f".unfinished-{key}"
 
 
-def mark_unfinished(plan: Path, host: str) -> None:
+def mark_unfinished(plan: Path, host: str, roots: Iterable[str]) -> None:
     """Mark a plan, if its directory can be written to, before a file is replaced.
 
     The mark stays if the run is interrupted. Resumed, that run needs the removed records of what
     it has replaced: without them it finds files that changed since they were scanned.
     """
     with suppress(OSError):
-        write_file(_mark(plan, host), b"")
+        write_file(_mark(plan, host, roots), b"")
 
 
-def unmark_unfinished(plan: Path, host: str) -> None:
+def unmark_unfinished(plan: Path, host: str, roots: Iterable[str]) -> None:
     """Remove the mark: all files were rewritten, or restored."""
     with suppress(OSError):
-        _mark(plan, host).unlink()
+        _mark(plan, host, roots).unlink()
 
 
-def check_not_unfinished(plan: Path, host: str) -> None:
+def check_not_unfinished(plan: Path, host: str, roots: Iterable[str]) -> None:
     """Raise `SettingsConflict` if rewriting in place by a plan was interrupted."""
-    if not (mark := _mark(plan, host)).exists():
+    if not (mark := _mark(plan, host, roots)).exists():
         return
     command = f"bin/rewrite {printable(shlex.quote(str(plan)))}"
     raise SettingsConflict(

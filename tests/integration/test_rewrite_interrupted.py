@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,12 @@ from tests.support.commands import typed
 from tests.support.rewriting import content, small_set
 
 
+def stopped(*words: Any) -> Iterator[RewriteOutcome]:
+    yield next(outcomes := rewrite_all.rewrite(*words))
+    outcomes.close()  # type: ignore[attr-defined]
+    raise KeyboardInterrupt
+
+
 def test_an_interrupted_run_of_a_plan_is_not_committed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -25,11 +32,6 @@ def test_an_interrupted_run_of_a_plan_is_not_committed(
     before = content(source)
     typed("manifest", source, "-o", tmp_path / "manifest")
     typed("resolve", tmp_path / "manifest", "-o", plan)
-
-    def stopped(*words: Any) -> Iterator[RewriteOutcome]:
-        yield next(outcomes := rewrite_all.rewrite(*words))
-        outcomes.close()  # type: ignore[attr-defined]
-        raise KeyboardInterrupt
 
     def run(*words: object) -> tuple[int, dict[str, Any]]:
         status = main([*map(str, words), "--json"])
@@ -53,5 +55,25 @@ def test_an_interrupted_run_of_a_plan_is_not_committed(
     assert run("rewrite", plan, "--undo")[0] == 0 and content(source) == before
     assert run("rewrite", plan, "--commit")[1]["files"] == 0  # there is nothing
     interrupt()
-    (plan / ".unfinished").unlink()  # as the message says
+    (mark,) = plan.glob(".unfinished-*")
+    mark.unlink()  # as the message says
     assert run("rewrite", plan, "--commit")[1]["files"] == 1
+
+
+def test_a_run_on_a_copy_does_not_finish_that_on_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, plan, copy = (tmp_path / name for name in ("in", "plan", "copy"))
+    small_set(source)
+    shutil.copytree(source, copy)
+    typed("manifest", source, "-o", tmp_path / "manifest")
+    typed("resolve", tmp_path / "manifest", "-o", plan)
+    with monkeypatch.context() as patch:
+        patch.setattr("dedupindex.cli.rewrite.rewrite", stopped)
+        assert main(["rewrite", str(plan), "--in-place", "--jobs", "1"]) == 130
+    there = ("--root", f"{source}={copy}")
+    typed("rewrite", plan, "--in-place", *there)
+    typed("rewrite", plan, "--commit", *there)
+    assert "was interrupted" in typed("rewrite", plan, "--commit", status=5)[1]
+    typed("rewrite", plan, "--in-place")
+    typed("rewrite", plan, "--commit")
