@@ -20,7 +20,6 @@ from dedupindex.post_crawl.dedup_all import DedupOptions
 from dedupindex.post_crawl.rewrite import rewrite_file
 from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.undo_directory import DIRECTORY
-from dedupindex.runtime.tables import singular
 from tests.integration import test_dedup
 from tests.integration.test_dedup import Dedup
 from tests.support.commands import typed
@@ -159,7 +158,8 @@ def test_what_restores_committed_files_is_said_once_and_can_be_typed(
         assert said.count(remedy) == 1 < len(files)
         for name in files:
             assert said.count(name) == 1 + (name == files[0])  # with the others, which name it
-        many = singular(f"{len(files) - 1} more files")
+        others = len(files) - 1
+        many = "1 more file" if others == 1 else f"{others} more files"
         assert f"warning: the same is true of {many} as of {files[0]}: " in said
     typed("undedup", source, "--out", tmp_path / "other")
     typed("verify", "--against", tmp_path / "other", source)
